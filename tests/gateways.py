@@ -362,9 +362,10 @@ class UploadSite:
         folder.chmod(0o777)
         to_php = f'{FASTCGI} {folder}/check.php; fastcgi_pass unix:{self.fpm.socket};'
         self.server = Server(folder, f'''
-            client_max_body_size 300m; client_body_buffer_size 8k; client_body_timeout 1s;
+            client_max_body_size 300m; client_body_buffer_size 8k;
             server {{ listen 127.0.0.1:$port;
               location / {{ fastcgi_request_buffering chunked; {to_php} }}
+              location /late {{ client_body_timeout 1s; fastcgi_request_buffering chunked; {to_php} }}
               location /spooled {{ {to_php} }}
               location /small {{ client_max_body_size 1m; {to_php} }}
               location /full {{ client_body_temp_path {folder}/full; {to_php} }}
@@ -437,7 +438,7 @@ def test_uploads_that_go_wrong():
         client = begin('/small', 50_000_000)
         assert client.recv(4096).startswith(b'HTTP/1.1 413')
         # The client stops sending: let go after client_body_timeout, without an answer.
-        client = begin('/', 1_000_000, b'x' * 1000)
+        client = begin('/late', 1_000_000, b'x' * 1000)
         equal(client.recv(4096), b'')
         # The client goes away: PHP is released, the next request is served.
         for _ in range(20):
@@ -460,8 +461,10 @@ def test_uploads_that_go_wrong():
 
 def test_limits_count_what_is_under_way_also_over_a_reload():
     with Folder() as folder, Fpm(folder, children=8) as fpm:
-        runs = folder / 'runs'
-        (folder / 'wait.php').write_text(f'<?php file_put_contents("{runs}", "x", FILE_APPEND); usleep(700000); echo "done";')
+        runs, end = folder / 'runs', folder / 'end'
+        # As long as a file says so, nothing is under way for longer.
+        (folder / 'wait.php').write_text(f'<?php file_put_contents("{runs}", "x", FILE_APPEND); while (!file_exists("{end}")) '
+                                         '{ usleep(10000); clearstatcache(); } echo "done";')
         runs.write_text('')
         runs.chmod(0o666)
         http = f"""limit_conn_zone $arg_who zone=who:1m; limit_conn_zone $server_name zone=all:1m;
@@ -471,19 +474,28 @@ def test_limits_count_what_is_under_way_also_over_a_reload():
         with Server(folder, http) as server:
             asked = lambda who: get(server.port, f'/?who={who}')
             with concurrent.futures.ThreadPoolExecutor(20) as pool:
-                statuses = lambda names: sorted(answer.status for answer in pool.map(asked, names))
-                equal(statuses('aaaa'), [200, 200, 429, 429])
+
+                def statuses(names, most):
+                    """What those get who ask while `most` of them are under way."""
+                    end.unlink(missing_ok=True)
+                    all_of = [pool.submit(asked, name) for name in names]
+                    until('those that are too many', lambda: sum(one.done() for one in all_of) >= len(names) - most)
+                    end.touch()
+                    return sorted(one.result().status for one in all_of)
+                equal(statuses('aaaa', 2), [200, 200, 429, 429])
                 # An answer is read a moment before its request has ended.
-                until('five of all', lambda: statuses('aabbcd') == [200] * 5 + [429])
-                until('the end of those', lambda: statuses('aa') == [200, 200])
+                until('five of all', lambda: statuses('aabbcd', 5) == [200] * 5 + [429])
+                until('the end of those', lambda: statuses('aa', 2) == [200, 200])
                 until('a free place', lambda: asked('a').headers['X-Limit'] == 'PASSED')
                 # What is under way counts on in the next configuration.
                 runs.write_text('')
+                end.unlink()
                 under_way = [pool.submit(asked, 'a') for _ in range(2)]
                 until('two under way', lambda: runs.read_text() == 'xx')
                 os.kill(server.process.pid, signal.SIGHUP)
                 until('the reload', lambda: 'reconfiguring' in server.log())
                 equal(asked('a').status, 429)
+                end.touch()
                 equal([one.result().status for one in under_way], [200, 200])
                 until('the end of these', lambda: asked('a').status == 200)
             assert 'limiting connections by zone "who"' in server.log()

@@ -3,7 +3,7 @@
 
   tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import asyncio, base64, contextlib, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, time
+import asyncio, base64, contextlib, hashlib, http.client, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, time
 import urllib.request
 from attacks import h2wire, h3wire
 from attacks.h2wire import request
@@ -408,9 +408,11 @@ def test_handshakes_have_a_bound():
             self.send()
 
     def active(server):
-        with urllib.request.urlopen(f'http://127.0.0.1:{server.port}/status') as answer:
-            # The one that asks, too.
-            return int(re.search(r'Active connections: (\d+)', answer.read().decode())[1]) - 1
+        # Over one connection, which is counted, too: one that has just ended may still be.
+        if server not in asking:
+            asking[server] = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
+        asking[server].request('GET', '/status')
+        return int(re.search(r'Active connections: (\d+)', asking[server].getresponse().read().decode())[1]) - 1
 
     def come(server, count):
         for _ in range(count):
@@ -427,7 +429,7 @@ def test_handshakes_have_a_bound():
         answer = await connection.content(connection.ask(h3wire.get('/small')))
         connection.close()
         return answer
-    inside = 'location = /status { stub_status; }'
+    inside, asking = 'keepalive_timeout 1h; keepalive_requests 1000000; location = /status { stub_status; }', {}
     with Folder() as folder, served(folder, inside, f'client_header_timeout {int(200 * PATIENCE)}s;') as server:
         first = Half(server.port)
         come(server, bound - 1)
@@ -484,9 +486,9 @@ def test_datagrams_are_as_large_as_the_route_takes():
             stream = connection.begin(fields_of('/page'))
             connection.flush()
             equal((await connection.fetched(stream))[1] == PAGE, True)
-            if largest > 4800:
+            if largest > 4700:
                 break
-        equal(4800 < largest <= 4906, True, largest)
+        equal(4700 < largest <= 4906, True, largest)
     with Folder() as folder:
         with_aioquic(work, folder)
 

@@ -6,7 +6,7 @@
 import asyncio, collections, contextlib, ctypes, http.client, http.server, itertools, json, os, random, re, shutil, signal, socket, statistics
 import subprocess, sys, threading, time, urllib.parse
 from console import Viewer
-from peers import NGINX, PATIENCE, ROOT, YOROZU, Folder, Ignored, Memcached, Process, Server, free_port, listens, run, until
+from peers import NGINX, PATIENCE, ROOT, YOROZU, Folder, Ignored, Memcached, Process, Server, free_port, listens, paced, run, until
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
@@ -336,9 +336,15 @@ class Node(Server):
 
 GONE = 'its place in the stream is gone'
 
+# A node that hears nothing for a while takes Redis for silent. Where that is not what a test is about it waits for longer than a
+# machine stands still; the tests that have a shorter time, or the usual one, say so.
+PATIENT = 'timeout=10s&start_timeout=10s'
+USUAL, SHORT = 'redis://127.0.0.1:@REDIS@', 'redis://127.0.0.1:@REDIS@?timeout=200ms'
+BUS = f'{USUAL}?{PATIENT}'
+
 
 @contextlib.contextmanager
-def site(names='abc', bus='redis://127.0.0.1:@REDIS@', redis=(), http=NODE, shared='', network=Proxy, **more):
+def site(names='abc', bus=BUS, redis=(), http=NODE, shared='', network=Proxy, **more):
     """Nodes of one Redis, each behind a network of its own."""
     VERSIONS.clear(), ASKED.clear()
     with Folder() as folder, origin(network.BINDS) as web, Redis(folder, *network.REDIS, *redis) as server, \
@@ -456,7 +462,7 @@ def without_redis_a_start_purges_everything():
 
 
 def without_redis_purges_are_queued():
-    with site(bus='redis://127.0.0.1:@REDIS@?timeout=200ms', redis=['--appendonly', 'yes']) as (redis, nodes):
+    with site(bus=SHORT, redis=['--appendonly', 'yes']) as (redis, nodes):
         a, b, c = nodes
         warm(nodes, '/1', '/2', '/3', '/4')
         redis.kill()
@@ -491,7 +497,7 @@ def without_redis_purges_are_queued():
 
 def the_queue_on_disk_is_bounded():
     """Of more than 10,000 purges that wait everything is purged instead, in memory and in the file."""
-    with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=200ms', redis=['--appendonly', 'yes']) as (redis, (a, b)):
+    with site('ab', bus=SHORT, redis=['--appendonly', 'yes']) as (redis, (a, b)):
         warm([a, b], '/1', '/2')
         file, sizes = a.folder / 'cache/yorozu.bus.queue', []
         redis.kill()
@@ -516,7 +522,11 @@ def the_queue_on_disk_is_bounded():
 
 def who_is_cut_off_says_so():
     """Also a node that purges nothing; it follows as soon as the network is back."""
-    with site('ab') as (redis, (a, b)):
+    paced(5, lambda _: one_that_is_cut_off())
+
+
+def one_that_is_cut_off():
+    with site('ab', bus=USUAL) as (redis, (a, b)):
         warm([a, b], '/1')
         until('the bus', lambda: a.metric('connected') == 1)
         a.way.is_cut.set()
@@ -543,7 +553,11 @@ def a_line_that_is_cut_and_healed():
     """Packets of a node are lost both ways, for less than the bus waits for an answer and for longer: the others follow one another
     at once, what it purges itself is done there, and all know all once the line is there again."""
     to_own_namespace()
-    with site(network=Namespace, bus='redis://127.0.0.1:@REDIS@?timeout=200ms') as (redis, (a, b, c)):
+    paced(14, lambda _: line_that_is_cut())
+
+
+def line_that_is_cut():
+    with site(network=Namespace, bus=SHORT) as (redis, (a, b, c)):
         warm([a, b, c], '/1', '/2', '/3')
         took = []
         for number, seconds in enumerate((0.1, 0.5, 2, 6), 1):
@@ -612,14 +626,15 @@ def a_user_needs_what_the_document_says():
     rights, pages = [re.search(r'`(\+[^`]*)`' + text, sentence).group(1).split() for text in (' on the keys', ' on `')]
     keys = [f'~{pattern.replace("NAME", "yorozu")}' for pattern in re.findall(r'`([^`+]*NAME[^`]*)`', sentence)]
     assert len(keys) == 3, keys
-    bus = 'redis://site:word@127.0.0.1:@REDIS@?wait=300ms'
+    bus = 'redis://site:word@127.0.0.1:@REDIS@?wait=300ms&' + PATIENT
     users = ['--user', 'site', 'on', '>word', *keys, *rights, *pages, '--user', 'default', 'on', 'nopass', '~*', '&*', '+@all']
     with site('ab', bus=bus, redis=users, shared=SHARED.replace('://', '://site:word@')) as (redis, (a, b)):
         assert a.page('/1') == (0, 'MISS')
         until('the page', lambda: a.shared('stored') == 1)
         assert b.page('/1') == (0, 'HIT')
         VERSIONS['/1'] += 1
-        assert a.purge('/1') == 'sent'
+        # Until the other node has done it, too.
+        until('the purge', lambda: a.purge('/1') == 'sent')
         assert b.page('/1')[0] == 1
         # What is not stored gives its lease back.
         assert a.page('/private') == b.page('/private') == (0, 'MISS')
@@ -722,7 +737,7 @@ def a_redis_that_comes_back_older_is_noticed():
 
 
 def forged_entries_are_not_believed():
-    with site('ab', bus='redis://127.0.0.1:@REDIS@?secret=@SECRET@') as (redis, nodes):
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?secret=@SECRET@&' + PATIENT) as (redis, nodes):
         a, b = nodes
         warm(nodes, '/1', '/2')
         a.purge('/2')
@@ -747,17 +762,22 @@ def forged_entries_are_not_believed():
 
 
 def an_answer_waits_for_the_others():
-    with site(bus='redis://127.0.0.1:@REDIS@?wait=300ms') as (redis, nodes):
+    with site(bus=f'{BUS}&wait=300ms') as (redis, nodes):
         a, b, c = nodes
         warm(nodes, '/1')
         for number in range(1, 21):
             VERSIONS['/1'] += 1
-            assert a.purge('/1') == 'sent'
+            # Where the machine stands still others are late as well; then once more.
+            until('all', lambda: a.purge('/1') == 'sent')
             assert [node.page('/1')[0] for node in nodes] == [number] * 3
         c.way.is_cut.set()
-        assert a.purge('/1') == 'late: c'
-        answer, = b.purge_by_api({'tags': ['x']})
-        assert answer['late'] == ['c'] and answer['bus'] == 'sent', answer
+        until('all but one', lambda: a.purge('/1') == 'late: c')
+
+        def late():
+            answer, = b.purge_by_api({'tags': ['x']})
+            assert 'c' in answer['late'] and answer['bus'] == 'sent', answer
+            return answer['late'] == ['c']
+        until('all but one', late)
         os.kill(b.serving_pid, signal.SIGSTOP)
         assert sorted(a.purge('/1')[6:].split(', ')) == ['b', 'c']
         os.kill(b.serving_pid, signal.SIGCONT)
@@ -876,7 +896,7 @@ def a_request_of_before_a_reload_purges_by_the_new_bus():
 def a_cluster_says_where_the_stream_is():
     with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
         VERSIONS.clear()
-        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '2000', '--requirepass', 'word', '--masterauth', 'word']
+        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '4000', '--requirepass', 'word', '--masterauth', 'word']
         servers = [stack.enter_context(Locked(folder, *options, '--cluster-config-file', 'nodes.conf')) for _ in range(3)]
         subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
                         '--cluster-yes'], check=True, capture_output=True)
@@ -886,7 +906,7 @@ def a_cluster_says_where_the_stream_is():
         with Node(folder, web, bus, 'a') as a, Node(folder, web, bus, 'b') as b:
             warm([a, b], '/1')
             VERSIONS['/1'] += 1
-            assert a.purge('/1') == 'sent'
+            until('the purge', lambda: a.purge('/1') == 'sent')
             b.becomes('/1', 1)
             # The slot moves while purges go on.
             slot = servers[0].ask('CLUSTER', 'KEYSLOT', 'yorozu')
@@ -913,7 +933,7 @@ def a_replica_of_a_cluster_takes_over():
     """Purges and pages go on when the server that has the stream dies."""
     with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
         VERSIONS.clear(), ASKED.clear()
-        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '1000', '--requirepass', 'word', '--masterauth', 'word',
+        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '4000', '--requirepass', 'word', '--masterauth', 'word',
                    '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0', '--cluster-config-file', 'nodes.conf']
         servers = [stack.enter_context(Locked(folder, *options)) for _ in range(6)]
         subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
@@ -925,7 +945,8 @@ def a_replica_of_a_cluster_takes_over():
         with Node(folder, web, f'{url}?timeout=300ms', 'a', http) as a, Node(folder, web, f'{url}?timeout=300ms', 'b', http) as b:
             until('both', lambda: a.knows_of() == b.knows_of() == 2)
             VERSIONS['/1'] += 1
-            assert a.purge('/1') == 'sent' and a.page('/1') == (1, 'MISS')
+            until('the purge', lambda: a.purge('/1') == 'sent')
+            assert a.page('/1') == (1, 'MISS')
             until('the page', lambda: a.shared('stored') == 1)
             b.becomes('/1', 1)
             assert ASKED['/1'] == 1
@@ -968,7 +989,7 @@ def sentinels_say_who_the_master_is():
 bind 127.0.0.1
 dir {folder}
 sentinel monitor web 127.0.0.1 {master.port} 2
-sentinel down-after-milliseconds web 500
+sentinel down-after-milliseconds web 3500
 sentinel failover-timeout web 2000
 ''')
             process = stack.enter_context(Process(['redis-server', path, '--sentinel'], folder / f'sentinel-{number}.out'))
@@ -980,7 +1001,7 @@ sentinel failover-timeout web 2000
         with Node(folder, web, bus, 'a', http) as a, Node(folder, web, bus, 'b', http) as b:
             warm([a, b], '/1')
             VERSIONS['/1'] += 1
-            assert a.purge('/1') == 'sent'
+            until('the purge', lambda: a.purge('/1') == 'sent')
             b.becomes('/1', 1)
             def knows_all():
                 with socket.create_connection(('127.0.0.1', sentinels[0])) as connection:
@@ -1013,8 +1034,8 @@ def over_tls_the_server_is_verified():
                    '--tls-auth-clients', 'no') as redis:
             bus = f'rediss://localhost:{tls}'
             http = NODE.replace('@SHARED@', f'shared={bus}?ca={folder}/cert.pem&timeout=5s')
-            with Node(folder, web, f'{bus}?ca={folder}/cert.pem', 'a', http) as a, \
-                    Node(folder, web, f'{bus} ca={folder}/cert.pem', 'b', http) as b:
+            with Node(folder, web, f'{bus}?ca={folder}/cert.pem&{PATIENT}', 'a', http) as a, \
+                    Node(folder, web, f'{bus} ca={folder}/cert.pem timeout=10s', 'b', http) as b:
                 until('both', lambda: a.knows_of() == b.knows_of() == 2)
                 warm([a, b], '/1')
                 VERSIONS['/1'] += 1
@@ -1095,7 +1116,7 @@ def forms_tags_and_variants_are_shared():
 
 
 def what_is_damaged_is_made_again():
-    for bus in 'redis://127.0.0.1:@REDIS@', 'redis://127.0.0.1:@REDIS@?secret=@SECRET@':
+    for bus in 'redis://127.0.0.1:@REDIS@', 'redis://127.0.0.1:@REDIS@?secret=@SECRET@&' + PATIENT:
         with site('ab', bus=bus, shared=SHARED) as (redis, nodes):
             a, b = nodes
             a.page('/1')
@@ -1117,7 +1138,7 @@ def what_is_damaged_is_made_again():
 
 
 def one_node_makes_a_page_for_all():
-    with site(shared=SHARED + '&lease=2s') as (redis, nodes):
+    with site(shared=SHARED + '&lease=6s') as (redis, nodes):
         a, b, c = nodes
         threads = [threading.Thread(target=node.page, args=('/slow',)) for node in nodes for _ in range(3)]
         for thread in threads:
@@ -1347,8 +1368,10 @@ def hits_in_memory_do_not_wait_for_the_tier():
 def without_the_tier_pages_are_made():
     with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}') as (_, nodes):
         a, b = nodes
-        a.page('/0')
-        until('the page', lambda: a.shared('stored') == 1)
+        # A tier has 20 ms to answer: not every page comes to it.
+        until('a page', lambda: a.page(f'/{random.random()}') and a.shared('stored') >= 1)
+        lines = lambda: b.log().count('pages are made without it')
+        before = lines()
         os.kill(tier.pid, signal.SIGSTOP)
         begun = time.monotonic()
         for number in range(100):
@@ -1356,7 +1379,7 @@ def without_the_tier_pages_are_made():
         took = time.monotonic() - begun
         print(f'100 pages without the tier took {took:.2f} s')
         b.says('does not answer, pages are made without it')
-        assert b.log().count('pages are made without it') == 1
+        assert lines() <= before + 1, b.log()
         os.kill(tier.pid, signal.SIGCONT)
         def answers():
             b.page(f'/new{random.random()}')

@@ -47,18 +47,45 @@ SHOW_THREE = ['/', '/post-three/', '/feed/', '/2026/', '/2026/03/', '/category/h
 PAST = {'Cookie': 'wordpress_logged_in_none=1'}  # Past the cache; WordPress takes it for nobody's.
 
 
+# As wp-cron.php does it, which does nothing while another one has its lock, or had it when it ended, and ends the process
+# that has run it. What is left then, as JSON.
+DUE = """define('DOING_CRON', true);
+if (get_option('yorozu_pending')) do_action('yorozu_retry');
+ob_start();
+foreach (wp_get_ready_cron_jobs() as $time => $hooks)
+    foreach ($hooks as $hook => $events)
+        foreach ($events as $event) {
+            if ($event['schedule']) wp_reschedule_event($time, $event['schedule'], $hook, $event['args']);
+            wp_unschedule_event($time, $hook, $event['args']);
+            do_action_ref_array($hook, $event['args']);
+        }
+ob_end_clean();
+echo json_encode(array_filter(array('purges' => get_option('yorozu_pending'), 'due' => wp_get_ready_cron_jobs())));"""
+
+
+def settle(site):
+    """Has WordPress do what is due and what waits, until nothing is left that could purge pages later."""
+    left = []
+
+    def is_settled():
+        left.append(site.php(DUE))
+        return left[-1] == '[]'
+    try:
+        waits_until('the end of what is due', is_settled)
+    except AssertionError as vain:
+        raise AssertionError(f'{vain}; left: {left[-1]}') from None
+
+
 def content(site):
     if not hasattr(site, 'ids'):
         # What WordPress does once, with the first page and the first round of wp-cron, purges as well: it is waited for.
-        site.php("ob_start(); require ABSPATH . 'wp-cron.php'; ob_end_clean();")
+        settle(site)
         runs = site.php_runs()
         fresh(site, '/')
         waits_until('the first page', lambda: site.php_runs() > runs)
         site.ids = json.loads(site.php(CONTENT))
         # So is what that left to wp-cron, and a purge that a busy server did not answer in time.
-        left = """if (get_option('yorozu_pending')) do_action('yorozu_retry');
-            ob_start(); require ABSPATH . 'wp-cron.php'; ob_end_clean(); echo json_encode(get_option('yorozu_pending'));"""
-        waits_until('the purges of new posts', lambda: site.php(left) in ('false', '[]'))
+        settle(site)
     for paths in (PATHS, AUTHORS_PAGES):
         paths[:] = [path.replace('@', site.url) for path in paths]
     return site.ids

@@ -150,6 +150,54 @@ def said(done):
     assert 'ok      lacks' not in done.stdout
 
 
+def test_what_failed_while_the_machine_stood_still_is_run_again():
+    """And only that; what fails each time fails."""
+    text = f'''import sys; sys.path.insert(0, {str(ROOT / "tests")!r}); import os, peers, signal, time
+def stands():
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(os.getppid(), signal.SIGCONT)
+def count(name):
+    with open(os.path.join({{folder!r}}, name), "a+") as file:
+        return file.write("x"), file.tell()
+def once():
+    stands()
+    assert count("once")[1] > 1
+def always():
+    count("always"), stands()
+    assert False
+def wrong():
+    count("wrong")
+    assert False
+sys.exit(peers.run(dict(once=once, always=always, wrong=wrong), []))'''
+    with Folder() as folder:
+        done = subprocess.run([sys.executable, '-B', '-c', text.replace('{folder!r}', repr(str(folder)))], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stdout.endswith('1 passed, 2 failed\n'), done.stdout + done.stderr
+        assert 'ok      once' in done.stdout and done.stdout.count('it is run again') == 1 + 3, done.stdout
+        runs = {name: len((folder / name).read_text()) for name in ('once', 'always', 'wrong')}
+        # The machine may stand still by itself, too.
+        assert runs['once'] == 2 and runs['always'] == 4 and runs['wrong'] >= 1, runs
+
+
+def test_a_rust_test_that_failed_while_the_machine_stood_still_is_run_again():
+    program = '''#!/bin/bash
+if [ "$1" = --list ]; then printf '%s: test\\n' one two; exit; fi
+for test in one two; do
+    [ "${3-}" = --exact ] && [ "$4" != $test ] && continue
+    [ $test = one ] && { kill -STOP $PPID; sleep 1; kill -CONT $PPID; echo x >>RUNS; }
+    [ $test = two ] || [ $(wc -l <RUNS) -gt 2 ] && echo "test $test ... ok <0.001s>" || { echo "test $test ... FAILED <0.001s>"; failed=1; }
+done
+exit ${failed-0}
+'''
+    with Folder() as folder:
+        file = folder / 'program'
+        file.write_text(program.replace('RUNS', str(folder / 'runs')))
+        file.chmod(0o755)
+        text = f'import sys; sys.path.insert(0, {str(ROOT / "tests")!r}); import libtest; sys.exit(libtest.main({str(file)!r}))'
+        done = subprocess.run([sys.executable, '-B', '-c', text], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.endswith('2 passed, 0 failed\n'), done.stdout + done.stderr
+
+
 def test_ports_are_given_once():
     text = f'import sys, time; sys.path.insert(0, {str(ROOT / "tests")!r}); from peers import free_port; ' \
         'print(*(free_port() for _ in range(150)), flush=True); sys.stdin.read()'

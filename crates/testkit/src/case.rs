@@ -37,6 +37,7 @@
 //! origin param  !NAME                            the last request has none of that name, and not just an empty one
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
+//! pace    0.8s the reason why a pass cannot be judged that took so much longer than its waits: it is repeated
 //! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
 //! differs the reason why nginx does something else; the case is not run against it
 //! differs over h2: the reason why it does so in some forms, with the words of `only`
@@ -69,6 +70,8 @@ pub struct Case {
     differs: Option<Option<String>>,
     /// Whether every form gets its own server.
     is_cold: bool,
+    /// How much longer than it waits a pass may take, to be judged though it fails.
+    pub(crate) pace: Option<Duration>,
     /// Words of `only` lines.
     only: Vec<String>,
     pub(crate) main: String,
@@ -282,6 +285,10 @@ pub fn parse(text: &str) -> Case {
             }
             "gateways" => {}
             "cold" => case.is_cold = true,
+            "pace" => {
+                let (time, _reason) = rest.split_once(' ').expect("`pace` says why");
+                case.pace = Some(seconds(time));
+            }
             "tls" => case.steps.push((number, Step::Tls(hello(rest)))),
             "write" => {
                 let (path, content) = rest.split_once(' ').unwrap();

@@ -8,11 +8,33 @@ use crate::exchange::outcome::Outcome;
 use crate::exchange::{Exchange, Role};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use std::os::unix::ffi::OsStrExt as _;
 
 /// `$document_root`: the folder, with its variables.
 pub fn append_document_root(exchange: &Exchange, out: &mut Vec<u8>) {
     let root = &exchange.conf.location(exchange.location).http_core().root;
+    append_folder(root, exchange, out);
+}
+
+/// The folder of a `root` or `alias`, below the prefix of the server if it is relative. Where variables come to nothing it
+/// is none: it would be that of the whole system, or as with nginx the prefix, where the configuration may be.
+pub fn append_folder(root: &Root, exchange: &Exchange, out: &mut Vec<u8>) {
+    if let Some(text) = root.path.literal_text() {
+        out.extend_from_slice(text);
+        return;
+    }
+    let start = out.len();
     root.path.append_peeked(exchange, out);
+    let value = &out[start..];
+    if value.iter().all(|byte| *byte == b'/') {
+        if !exchange.doubt.is_open() {
+            let name = if root.is_alias { "alias" } else { "root" };
+            exchange.leave_doubt(&format!("the variables of \"{name}\" name no folder"));
+        }
+    } else if !value.starts_with(b"/") {
+        let prefix = exchange.conf.prefix.join("");
+        out.splice(start..start, prefix.as_os_str().as_bytes().iter().copied());
+    }
 }
 
 /// `$request_filename`: the file the current path names.
@@ -47,7 +69,10 @@ pub fn is_named(root: &Root, exchange: &Exchange) -> bool {
 pub fn unnamed(exchange: &Exchange) -> Option<Outcome> {
     let root = &exchange.conf.location(exchange.location).http_core().root;
     if is_named(root, exchange) {
-        return None;
+        if root.path.literal_text().is_none() {
+            append_folder(root, exchange, &mut Scratch::take());
+        }
+        return exchange.doubt.is_open().then_some(Outcome::Status(500));
     }
     let text = "\"alias\" cannot be used in a location where the URI was rewritten";
     error::request(exchange, Level::Error, text);
@@ -59,7 +84,7 @@ pub fn append_file_in(root: &Root, exchange: &Exchange, uri: &[u8], out: &mut Ve
     if !is_named(root, exchange) {
         return;
     }
-    root.path.append_peeked(exchange, out);
+    append_folder(root, exchange, out);
     let rest = match uri.get(root.alias_bytes..) {
         _ if !root.is_alias => uri,
         Some(rest) => rest,

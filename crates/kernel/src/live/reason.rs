@@ -200,7 +200,7 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // Undecided
     (
         "A value could not be found out",
-        "A regular expression came to no end, or root was empty: the client got 500, and the error log says why. Write the expression without nested repetitions.",
+        "A regular expression came to no end, or the variables of root named no folder: the client got 500, and the error log says why. Write the expression without nested repetitions.",
     ),
 ];
 

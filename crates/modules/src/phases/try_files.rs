@@ -55,7 +55,7 @@ fn found(exchange: &mut Exchange, root: &Root, file: &TryFile) -> Option<Vec<u8>
     let (mut name, mut path) = (Scratch::take(), Scratch::take());
     file.path.append(exchange, &mut name);
     let name = &name[in_front(exchange, root, is_literal(&file.path), &name)..];
-    root.path.append(exchange, &mut path);
+    path::append_folder(root, exchange, &mut path);
     path.extend_from_slice(name);
     if file.is_folder {
         path.push(b'/');

@@ -132,9 +132,9 @@ fn upgraded(
 }
 
 /// Notes that the answer to what was asked for leads elsewhere, as `X-Accel-Redirect` or as a status that has a page. Where it
-/// says who may see the page, what it leads to is not stored in its place; else it is, as by nginx.
+/// says who may see the page, or when, what it leads to is not stored in its place; else it is, as by nginx.
 fn leave_page(exchange: &mut Exchange, status: Option<u16>) {
-    if matches!(status, None | Some(401 | 403 | 407))
+    if matches!(status, None | Some(401..=403 | 407 | 429 | 503))
         && let Some(plan) = exchange.pass.of::<Plan>()
     {
         exchange.left_pages.push((Arc::clone(&plan.zone), plan.key.clone()));

@@ -62,8 +62,9 @@ impl Decision {
         if head.is_fresh(now) {
             return Self::Hit;
         }
-        // A soft purge lets it answer once more, whatever the configuration says of stale pages.
-        let may_answer = head.is_purged
+        // A soft purge lets it answer once more, whatever the configuration says of stale pages; but no longer than it would
+        // have been fresh, however often its renewal fails.
+        let may_answer = (head.is_purged && now < head.fresh_until)
             || (conf.cache_use_stale.has(Conditions::UPDATING) && !head.must_revalidate)
             || now < head.stale_updating_until;
         match may_answer {

@@ -51,6 +51,9 @@ fn an_expired_page_answers_where_the_configuration_the_page_or_a_soft_purge_says
     let past_window = EntryHead { stale_updating_until: NOW, ..head(OVER) };
     let purged = EntryHead { is_purged: true, ..head(FRESH) };
     let strict_purged = EntryHead { must_revalidate: true, ..purged.clone() };
+    // No soft purge makes it fresher than it was.
+    let purged_over = EntryHead { is_purged: true, ..head(OVER) };
+    let strict_purged_over = EntryHead { is_purged: true, ..strict.clone() };
     let by_settings =
         [Expired(NotAllowed), Renewed(FirstAsking), Expired(NotAllowed), Renewed(Background)];
     let by_page = |first, background| [first, first, background, background].map(Renewed);
@@ -64,6 +67,11 @@ fn an_expired_page_answers_where_the_configuration_the_page_or_a_soft_purge_says
         (&strict_window, by_page(FirstAsking, Background)),
         (&purged, by_page(Background, Background)),
         (&strict_purged, by_page(Background, Background)),
+        (
+            &purged_over,
+            [Expired(NotAllowed), Renewed(Background), Expired(NotAllowed), Renewed(Background)],
+        ),
+        (&strict_purged_over, never()),
     ];
     for (head, wanted) in &table {
         for (text, wanted) in ["", UPDATING, BACKGROUND, BOTH].iter().zip(wanted) {

@@ -12,19 +12,23 @@ HOST = 'victim.test'
 
 # What says another host, and what says another part of the URL, each with a value that does.
 FIELDS = {
-    'X-Forwarded-Host': ('evil.test', 'victim.test:1234', 'victim.test, evil.test', 'evil.test, victim.test'),
+    'X-Forwarded-Host': ('evil.test', 'victim.test:1234', 'victim.test, evil.test', 'evil.test, victim.test',
+                         'VICTIM.test', 'victim.test.', 'victim.test:80', 'victim.test, victim.test'),
     'X-Host': ('evil.test',),
+    'X-Backend-Host': ('evil.test',),
+    'X-Envoy-Original-Host': ('evil.test',),
+    'Disguised-Host': ('evil.test',),
     'X-Forwarded-Server': ('evil.test',),
     'X-HTTP-Host-Override': ('evil.test',),
     'X-Original-Host': ('evil.test',),
     'Forwarded': ('host=evil.test', 'for=1.1.1.1;host=evil.test;proto=https', 'for=1.1.1.1, host="evil.test"',
                   'proto=https', 'HOST=evil.test', 'for="a,b;host=evil.test"'),
-    'X-Forwarded-Proto': ('https', 'HTTPS', 'https, http'),
+    'X-Forwarded-Proto': ('https', 'HTTPS', 'https, http', 'HTTP', 'http, http'),
     'X-Forwarded-Protocol': ('https',),
     'X-Forwarded-Scheme': ('https',),
     'X-Url-Scheme': ('https',),
     'X-Scheme': ('https',),
-    'X-Forwarded-Ssl': ('on',),
+    'X-Forwarded-Ssl': ('on', 'off', '0'),
     'X-Forwarded-Https': ('on',),
     'Front-End-Https': ('on',),
     # As CDNs have them; plugins of WordPress look at them.
@@ -42,13 +46,35 @@ FIELDS = {
     'X-HTTP-Method-Override': ('DELETE',),
     'X-HTTP-Method': ('DELETE',),
     'X-Method-Override': ('DELETE',),
-    'Origin': ('http://evil.test', 'null, http://evil.test'),
+    'Origin': ('http://evil.test', 'null, http://evil.test', 'http://VICTIM.test', 'http://victim.test:80'),
+    # Which part of a page is made, or how, and for whom.
+    'RSC': ('1',),
+    'Next-Router-State-Tree': ('evil',),
+    'Next-Url': ('/evil',),
+    'X-Nextjs-Data': ('1',),
+    'X-Now-Route-Matches': ('1=evil',),
+    'X-Matched-Path': ('/evil',),
+    'X-Invoke-Status': ('500',),
+    'X-Middleware-Subrequest': ('evil',),
+    'X-Middleware-Rewrite': ('/evil',),
+    'X-Nuxt-No-Ssr': ('1',),
+    'Surrogate-Capability': ('evil="ESI/1.0"',),
+    'X-Inertia': ('true',),
+    'Turbo-Frame': ('evil',),
+    'X-Accel-Mapping': ('/=/evil',),
+    'X-Sendfile-Type': ('X-Accel-Redirect',),
+    'Script-Name': ('/evil',),
+    'X-ATT-DeviceId': ('evil',),
+    'Remote-User': ('evil',),
+    'X-Auth-Request-User': ('evil',),
+    'X-Api-Key': ('evil',),
+    'Cart-Token': ('evil',),
 }
 # What every reasonable client or proxy sends: their pages are stored.
 HARMLESS = [{}, {'X-Forwarded-Host': 'victim.test'}, {'X-Forwarded-Proto': 'http'},
             {'Origin': 'http://victim.test'}, {'X-Forwarded-For': '1.1.1.1'},
             {'Forwarded': 'for=1.1.1.1;host=victim.test;proto=http'}, {'User-Agent': 'x'},
-            {'X-Forwarded-Host': 'VICTIM.test'}, {'Forwarded': 'for=1.1.1.1'}]
+            {'Forwarded': 'for=1.1.1.1'}, {'X-Requested-With': 'XMLHttpRequest'}]
 HOSTS = ['victim.test:1234', 'victim.test:443', 'VICTIM.TEST', 'victim.test.', 'Victim.Test.:1234',
          'evil.test']
 

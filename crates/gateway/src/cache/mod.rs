@@ -36,6 +36,7 @@ pub mod sent;
 pub mod settings;
 pub mod shared;
 pub mod storing;
+mod suspects;
 pub mod unkeyed;
 
 pub use answer::{answer, answer_stale, revalidated};

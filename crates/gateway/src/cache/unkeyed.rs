@@ -1,12 +1,13 @@
 //! Poisoning: what a request says beside its key must not decide what others get.
 //!
-//! A request may name another host, port, scheme, URL or method than the one it came for, in fields that applications
-//! believe. It is harmless as long as the upstream does not see it, the key holds it, or the answer varies by it. Which
+//! A request may name another host, port, scheme, URL, method or user than its own, in fields that applications believe
+//! ([`suspects`](super::suspects)). It is harmless as long as the upstream does not see it, the key holds it, or the answer varies by it. Which
 //! of these is so is not read off the configuration: the request is tried once more without the field, and its key
 //! and the request to the upstream are compared.
 
 use super::directives::IgnoreHeaders;
 use super::settings::Conf;
+use super::suspects::Own;
 use super::{key, sent};
 use crate::protocol;
 use crate::protocol::codec::Head;
@@ -22,43 +23,6 @@ use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::{Client, Exchange, Role};
 use yorozu_kernel::find_config;
-
-/// Fields that give applications another URL or method, with any value; also all that begin with one of
-/// [`OVERRIDE_PREFIXES`].
-const OVERRIDES: [&[u8]; 6] = [
-    b"x-http-method",
-    b"x-http-method-override",
-    b"x-method-override",
-    b"x-forwarded",
-    b"x-forwarded-prefix",
-    b"x-script-name",
-];
-const OVERRIDE_PREFIXES: [&[u8]; 2] = [b"x-original-", b"x-rewrite-"];
-/// Fields that give them a host.
-const HOSTS: [&[u8]; 9] = [
-    b"x-backend-host",
-    b"x-forward-host",
-    b"x-forwarded-host",
-    b"x-forwarded-server",
-    b"x-host",
-    b"x-host-override",
-    b"x-http-host-override",
-    b"x-original-host",
-    b"x-real-host",
-];
-/// Fields that give them a scheme, as a word or as a switch.
-const SCHEMES: [&[u8]; 6] = [
-    b"cloudfront-forwarded-proto",
-    b"x-forwarded-proto",
-    b"x-forwarded-protocol",
-    b"x-forwarded-scheme",
-    b"x-scheme",
-    b"x-url-scheme",
-];
-const SCHEME_SWITCHES: [&[u8]; 5] =
-    [b"fastly-ssl", b"front-end-https", b"x-forwarded-https", b"x-forwarded-ssl", b"x-https"];
-/// Fields of the same families that name the client, and nothing of the URL.
-const OF_CLIENT: [&[u8]; 3] = [b"x-forwarded-for", b"x-forwarded-by", b"x-original-forwarded-for"];
 
 /// Most fields of one request that are looked into; with more its answer is not stored.
 const SUSPECTS_MAX: usize = 8;
@@ -217,164 +181,23 @@ pub fn walked(
 fn suspects(exchange: &Exchange) -> Vec<Suspect> {
     let own = Own::of(exchange);
     let mut found = Vec::new();
-    if !own.is_written_plainly(exchange) {
+    if !own.is_written_plainly() {
         found.push(Suspect::Authority);
     }
     let request = &exchange.request;
     for field in &request.fields {
         let name = request.name(field);
-        // By its first byte: hardly any field is one of these.
-        if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O' | b'c' | b'C')) {
+        if own.agrees(exchange, name, request.value(field)) {
             continue;
         }
         let is_disguised = !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
-        let name: Vec<u8> = name.iter().map(|byte| field::plain(*byte)).collect();
-        if !own.agrees(exchange, &name, request.value(field)) {
-            let suspect = match is_disguised {
-                true => Suspect::Disguised(name.into()),
-                false => Suspect::Field(name.into()),
-            };
-            if !found.contains(&suspect) {
-                found.push(suspect);
-            }
+        let name: Bytes = name.iter().map(|byte| field::plain(*byte)).collect();
+        let suspect = if is_disguised { Suspect::Disguised(name) } else { Suspect::Field(name) };
+        if !found.contains(&suspect) {
+            found.push(suspect);
         }
     }
     found
-}
-
-/// The URL that a request came for: its scheme, host and ports.
-struct Own<'e> {
-    scheme: &'static [u8],
-    host: &'e [u8],
-    /// The ports that were connected to: ours, and that of a proxy that says so with the PROXY protocol.
-    connected: [Option<u16>; 2],
-    /// As the authority names it.
-    port: Option<u16>,
-}
-
-impl<'e> Own<'e> {
-    fn of(exchange: &'e Exchange) -> Self {
-        let port = std::str::from_utf8(&exchange.request.port).ok();
-        let proxied = exchange.client.proxied.get();
-        Self {
-            scheme: exchange.client.scheme(),
-            host: &exchange.request.host,
-            connected: [
-                exchange.client.local.map(|address| address.port()),
-                proxied.and_then(|header| header.destination).map(|address| address.port()),
-            ],
-            port: port.and_then(|port| port.parse().ok()),
-        }
-    }
-
-    fn default_port(&self) -> u16 {
-        if self.scheme == b"https" { 443 } else { 80 }
-    }
-
-    fn is_own_port(&self, port: u16) -> bool {
-        self.connected.contains(&Some(port)) || port == self.default_port()
-    }
-
-    /// Whether the authority is the host, with no port or with the one that was connected to.
-    fn is_written_plainly(&self, exchange: &Exchange) -> bool {
-        let text = exchange.request.authority();
-        if self.host.is_empty() {
-            return false;
-        }
-        match text.strip_prefix(self.host) {
-            Some([]) => true,
-            Some([b':', digits @ ..]) => {
-                digits == &exchange.request.port[..]
-                    && self.port.is_some_and(|port| self.is_own_port(port))
-            }
-            _ => false,
-        }
-    }
-
-    fn has_host(&self, authority: &[u8]) -> bool {
-        let Some((host, port)) = split_authority(authority) else { return false };
-        let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
-        *host == self.host[..]
-            && port.is_none_or(|port| Some(port) == self.port || self.is_own_port(port))
-    }
-
-    /// Whether a field says nothing about the URL, or nothing wrong.
-    fn agrees(&self, exchange: &Exchange, name: &[u8], value: &[u8]) -> bool {
-        let is = |known: &&[u8]| *known == name;
-        let all = |agrees: &dyn Fn(&[u8]) -> bool| field::list(value).all(agrees);
-        if name == b"origin" {
-            return self.is_origin(value);
-        }
-        if name == b"forwarded" {
-            return self.agrees_forwarded(value);
-        }
-        if HOSTS.iter().any(is) {
-            let is_proxys = name == b"x-forwarded-server"
-                && (exchange.conf.engine.is_from_trusted_proxy)(exchange);
-            return is_proxys || all(&|host| self.has_host(host));
-        }
-        if OF_CLIENT.iter().any(is) {
-            return true;
-        }
-        if OVERRIDES.iter().any(is) || OVERRIDE_PREFIXES.iter().any(|start| name.starts_with(start))
-        {
-            return false;
-        }
-        let is_of_connection = name == b"cf-visitor"
-            || SCHEMES.iter().any(is)
-            || SCHEME_SWITCHES.iter().any(is)
-            || name.starts_with(b"x-forwarded-");
-        if !is_of_connection || (exchange.conf.engine.is_from_trusted_proxy)(exchange) {
-            // How the client came to a proxy that is believed, that proxy knows.
-            return true;
-        }
-        if SCHEMES.iter().any(is) {
-            return all(&|scheme| scheme.eq_ignore_ascii_case(self.scheme));
-        }
-        if name == b"cf-visitor" {
-            let text: Vec<u8> = value.iter().copied().filter(|byte| *byte != b' ').collect();
-            return text == [&b"{\"scheme\":\""[..], self.scheme, b"\"}"].concat();
-        }
-        if SCHEME_SWITCHES.iter().any(is) {
-            // Applications take any other word for one of the two.
-            let words: &[&[u8]] = match self.scheme {
-                b"https" => &[b"on", b"1", b"true", b"yes", b"https"],
-                _ => &[b"off", b"0", b""],
-            };
-            return words.iter().any(|word| value.eq_ignore_ascii_case(word));
-        }
-        let is_port = |text: &[u8]| {
-            let port = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-            port.is_some_and(|port| Some(port) == self.port || self.is_own_port(port))
-        };
-        name == b"x-forwarded-port" && all(&is_port)
-    }
-
-    /// Whether `Origin` (RFC 6454, section 7) is the page's own origin.
-    fn is_origin(&self, value: &[u8]) -> bool {
-        let rest = value.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix(b"://"));
-        rest.is_some_and(|authority| self.has_host(authority))
-    }
-
-    /// Whether the hosts and schemes of `Forwarded` (RFC 7239) agree.
-    fn agrees_forwarded(&self, value: &[u8]) -> bool {
-        value.split(|byte| matches!(byte, b',' | b';')).all(|pair| {
-            let pair = pair.trim_ascii();
-            let Some(at) = pair.iter().position(|byte| *byte == b'=') else {
-                // In quotes there may be anything.
-                return pair.is_empty();
-            };
-            let (name, value) = (&pair[..at], pair[at + 1..].trim_ascii());
-            let value = value.strip_prefix(b"\"").unwrap_or(value);
-            let value = value.strip_suffix(b"\"").unwrap_or(value);
-            match name.trim_ascii().to_ascii_lowercase().as_slice() {
-                b"host" => self.has_host(value),
-                b"proto" => value.eq_ignore_ascii_case(self.scheme),
-                b"for" | b"by" => true,
-                _ => false,
-            }
-        })
-    }
 }
 
 /// Whether the answer redirects to the page that its key stands for: stored, it would be a loop for all clients. Hosts

@@ -54,12 +54,24 @@ impl CacheControl {
         found
     }
 
-    /// Notes what a member that breaks the grammar may be meant to forbid: `private; max-age=0` is a common slip.
+    /// Notes what a member that breaks the grammar may be meant to forbid, or to bound: `private; max-age=0` is a common slip.
     fn note_words(&mut self, member: &[u8]) {
-        for word in member.split(|byte| !is_of_word(*byte)) {
-            let word = word.to_ascii_lowercase();
-            if matches!(&word[..], b"no-store" | b"no-cache" | b"private") {
-                self.note(&word, || None);
+        const BOUNDS: [&[u8]; 7] = [
+            b"no-store",
+            b"no-cache",
+            b"private",
+            b"must-revalidate",
+            b"proxy-revalidate",
+            b"max-age",
+            b"s-maxage",
+        ];
+        for words in member.split(|byte| !is_of_word(*byte) && *byte != b'=') {
+            let mut words = words.split(|byte| *byte == b'=').peekable();
+            while let Some(word) = words.next() {
+                let word = word.to_ascii_lowercase();
+                if BOUNDS.contains(&&word[..]) {
+                    self.note(&word, || words.peek().and_then(|digits| delta_seconds(digits)));
+                }
             }
         }
     }
@@ -225,6 +237,20 @@ mod tests {
             assert!(parse(line).private, "{line}");
         }
         assert!(parse("no-store;").no_store && parse("no-cache;no-store").no_store);
+        let lifetimes = [
+            ("public max-age=5", Some(5)),
+            ("public; max-age=0", Some(0)),
+            ("public s-maxage=5, max-age=9", Some(5)),
+            ("public max-age", Some(0)),
+            ("public max-age = 5", Some(0)),
+            ("public max-age=x", Some(0)),
+            ("public max-age=3 max-age=9", Some(3)),
+            ("x=\"max-age=5\"", None),
+        ];
+        for (line, expected) in lifetimes {
+            assert_eq!(parse(line).lifetime(), expected, "{line}");
+        }
+        assert!(parse("public; must-revalidate").must_revalidate);
         assert!(parse("no-cache; must-revalidate").no_cache);
         for line in
             ["x=\"private\"", "x=private", "x-private", "not-private;x", "x=\"\\\"private\""]

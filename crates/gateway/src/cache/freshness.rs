@@ -149,7 +149,8 @@ impl Control {
             // As nginx: a date that cannot be read, or lies in the past, forbids storing.
             (None, Some(expires)) => {
                 let until = date::parse(expires).ok_or(NotStored::Expired)?;
-                later(born_at, Some(until - sent_at(head, now)))
+                // What was made long ago is as old as its `Date` says (RFC 9111, section 4.2.3).
+                later(born_at, Some(until - sent_at(head, now))).min(until.saturating_mul(1000))
             }
             (None, None) => return self.by_configuration(head, conf, now, born_at),
         };

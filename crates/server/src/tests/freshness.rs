@@ -65,6 +65,11 @@ fn the_lifetime_comes_from_the_strongest_authority() {
     for (status, fields, expected) in table {
         assert_eq!(until(VALID, *status, fields), *expected, "{status} {fields:?}");
     }
+    // Not well-formed, but it says how long it may be kept: the operator's hour is no more than that.
+    for said in ["public max-age=0", "public; max-age=0", "public s-maxage=0", "public max-age"] {
+        assert_eq!(until(VALID, 200, &[("Cache-Control", said)]), None, "{said}");
+    }
+    assert_eq!(until(VALID, 200, &[("Cache-Control", "public; max-age=7")]), Some(1007));
     assert_eq!(until("", 200, &[]), None);
     let ignoring =
         "fastcgi_cache_valid 1m; fastcgi_ignore_headers Set-Cookie Cache-Control Expires;";
@@ -79,7 +84,35 @@ fn fields_of_the_standard_count_as_it_says() {
     let table: &[(u16, Fields<'_>, Result<i64, NotStored>)] = &[
         (200, &[("Cache-Control", "max-age=60"), ("Age", "20")], Ok(1040)),
         (200, &[("Cache-Control", "max-age=60"), ("Age", "70")], Err(NotStored::Expired)),
-        (200, &[EXPIRES, SENT], Ok(1020)),
+        // It was made long ago, or by a clock that is fast.
+        (200, &[EXPIRES, SENT], Err(NotStored::Expired)),
+        (200, &[("Expires", "Thu, 01 Jan 1970 00:16:50 GMT"), SENT], Ok(1010)),
+        (
+            200,
+            &[
+                ("Expires", "Thu, 01 Jan 1970 00:20:20 GMT"),
+                ("Date", "Thu, 01 Jan 1970 00:20:00 GMT"),
+            ],
+            Ok(1020),
+        ),
+        (200, &[("Cache-Control", "public max-age=9")], Ok(1009)),
+        (200, &[("Cache-Control", "max-age=9 public")], Err(NotStored::NoLifetime)),
+        (200, &[("Cache-Control", "no-cache=\"Set-Cookie\", max-age=9")], Err(NotStored::NoCache)),
+        (200, &[("Cache-Control", "private=\"x\", max-age=9")], Err(NotStored::Private)),
+        (
+            200,
+            &[
+                ("Cache-Control", "max-age=9"),
+                ("Cache-Control", "x=\"a"),
+                ("Cache-Control", "private"),
+            ],
+            Err(NotStored::Private),
+        ),
+        (
+            200,
+            &[("Vary", "a"), ("Vary", "b,*"), ("Cache-Control", "max-age=9")],
+            Err(NotStored::Vary),
+        ),
         (200, &[EXPIRES, SENT, ("Age", "25")], Err(NotStored::Expired)),
         (200, &[("CDN-Cache-Control", "max-age=9"), EXPIRES], Ok(1009)),
         (200, &[("CDN-Cache-Control", "max-age=9"), ("Cache-Control", "no-store")], Ok(1009)),

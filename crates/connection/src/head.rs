@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::pin::pin;
 use std::time::Duration;
 use yorozu_http::field;
-use yorozu_http::uri::split_authority;
+use yorozu_http::uri::{self, split_authority};
 use yorozu_kernel::base::counters::{Counted, Present};
 use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::base::timer::Timer;
@@ -17,8 +17,8 @@ use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::request::{KnownFields, Method, Request};
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    Field, FieldRules, RequestLine, Span, Version, fields, fields_at_once, fields_end,
-    request_line, slice,
+    Field, FieldRules, RequestLine, Span, Version, fields, fields_at_once, fields_begun,
+    fields_end, range, request_line, slice,
 };
 
 thread_local! {
@@ -74,6 +74,7 @@ pub struct Bounds {
     pub(super) fields_max: usize,
     pub(super) rules: FieldRules,
     pub(super) drops_invalid: bool,
+    pub(super) merges_slashes: bool,
 }
 
 impl Bounds {
@@ -87,6 +88,7 @@ impl Bounds {
         fields_max: 0,
         rules: FieldRules { underscores: false },
         drops_invalid: false,
+        merges_slashes: false,
     };
 
     /// Those of HTTP/2 and HTTP/3, where no buffer is smaller than the others.
@@ -109,6 +111,7 @@ impl Bounds {
             fields_max: usize::try_from(conf.max_headers).unwrap_or(usize::MAX),
             rules: FieldRules { underscores: conf.underscores_in_headers },
             drops_invalid: conf.ignore_invalid_headers,
+            merges_slashes: conf.merge_slashes,
         }
     }
 }
@@ -172,6 +175,8 @@ struct Seen {
     searched: usize,
     /// The fields, if they were read while the end was looked for.
     fields: Option<Vec<Field>>,
+    /// Where what was not judged yet begins, of one that came in pieces; 0 before its first line was.
+    judged: usize,
     /// Where its lines are, once that matters.
     buffers: Option<HeaderBuffers>,
 }
@@ -211,6 +216,42 @@ fn progress(buffer: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<us
     if !has_room(buffer, end, seen, bounds) {
         return Err((494, "client sent too long header line".to_owned()));
     }
+    if end.is_none() {
+        let line = seen.line.as_ref().expect("read above");
+        seen.judged = judge_begun(buffer, line, seen.judged, bounds)?;
+    }
+    Ok(end)
+}
+
+/// Refuses a head that more of it cannot mend: as nginx, each line is judged when it is there, and a name before its
+/// line's end. What was judged before ends at `judged`; returns where that ends now.
+fn judge_begun(
+    buffer: &[u8],
+    line: &RequestLine,
+    judged: usize,
+    bounds: &Bounds,
+) -> Result<usize, Refusal> {
+    let start = line.consumed as usize;
+    if judged == 0 {
+        let target = &buffer[range(&line.path_and_query)];
+        if target.first() == Some(&b'/') {
+            uri::normalize(target, bounds.merges_slashes)
+                .map_err(|_| (400, "client sent invalid request".to_owned()))?;
+        }
+    }
+    let wrong = |error: WireError| (400, error.to_string());
+    let mut found = Vec::new();
+    let end = fields_begun(buffer, judged.max(start), bounds.rules, &mut found).map_err(wrong)?;
+    if end == judged.max(start) {
+        return Ok(end);
+    }
+    found.clear();
+    fields(buffer, start, end, bounds.rules, &mut found).map_err(wrong)?;
+    let mut request = Request::unread(Bytes::copy_from_slice(&buffer[..end]));
+    fill_line(&mut request, line);
+    keep_fields(&mut request, found, bounds)?;
+    check_repeated(&mut request)?;
+    check_authority(&mut request, line.authority.as_ref())?;
     Ok(end)
 }
 
@@ -371,6 +412,14 @@ fn read_fields(
             return Err((400, error.to_string()));
         }
     }
+    keep_fields(request, found, bounds)
+}
+
+fn keep_fields(
+    request: &mut Request,
+    mut found: Vec<Field>,
+    bounds: &Bounds,
+) -> Result<(), Refusal> {
     if bounds.drops_invalid {
         found.retain(|field: &Field| !field.is_invalid);
     }
@@ -381,13 +430,23 @@ fn read_fields(
     Ok(())
 }
 
+/// Notes which fields there are, and refuses those of which there may be one.
+fn check_repeated(request: &mut Request) -> Result<FieldCounts, Refusal> {
+    let seen = known_fields(request)?;
+    let counts = [
+        (seen.hosts, "Host"),
+        (seen.content_lengths, "Content-Length"),
+        (seen.transfer_encodings, "Transfer-Encoding"),
+    ];
+    match counts.into_iter().find(|(count, _)| *count > 1) {
+        Some((_, name)) => Err((400, format!("client sent duplicate header line: \"{name}\""))),
+        None => Ok(seen),
+    }
+}
+
 /// Refuses what two readers could disagree on; `authority` is where the target names one.
 pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
-    let seen = known_fields(request)?;
-    let duplicate = |name: &str| (400, format!("client sent duplicate header line: \"{name}\""));
-    if seen.hosts > 1 {
-        return Err(duplicate("Host"));
-    }
+    let seen = check_repeated(request)?;
     check_authority(request, authority)?;
     request.is_read = true;
     if seen.hosts == 0 && request.version >= Version::V11 {
@@ -397,9 +456,6 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
         };
         return Err((400, text.to_owned()));
     }
-    if seen.content_lengths > 1 {
-        return Err(duplicate("Content-Length"));
-    }
     if let Some(value) = request.field(b"content-length") {
         let length = yorozu_conf::value::number(value).filter(|length| *length <= i64::MAX as u64);
         request.content_length =
@@ -407,7 +463,7 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
                 (400, "client sent invalid \"Content-Length\" header".to_owned())
             })?);
     }
-    check_transfer_encoding(request, seen.transfer_encodings)
+    if seen.transfer_encodings == 0 { Ok(()) } else { check_transfer_encoding(request) }
 }
 
 /// Decides which host and port are asked for. From here on `Host` says it, and nothing else does: an authority
@@ -433,14 +489,8 @@ fn check_authority(request: &mut Request, authority: Option<&Span>) -> Result<()
     Ok(())
 }
 
-fn check_transfer_encoding(request: &mut Request, count: usize) -> Result<(), Refusal> {
-    if count == 0 {
-        return Ok(());
-    }
+fn check_transfer_encoding(request: &mut Request) -> Result<(), Refusal> {
     let refuse = |text: &str| Err((400, text.to_owned()));
-    if count > 1 {
-        return refuse("client sent duplicate header line: \"Transfer-Encoding\"");
-    }
     if request.version < Version::V11 {
         return refuse("client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
     }

@@ -7,9 +7,18 @@ use std::ops::Range;
 pub(super) fn check_start(target: &[u8]) -> Result<(), WireError> {
     match target.first() {
         None | Some(b'/') => Ok(()),
-        Some(byte) if byte.is_ascii_alphabetic() => Ok(()),
+        Some(byte) if byte.is_ascii_alphabetic() => {
+            const BEHIND: &[u8] = b"://";
+            let behind = &target[scheme_bytes(target)..];
+            let behind = &behind[..behind.len().min(BEHIND.len())];
+            if BEHIND.starts_with(behind) { Ok(()) } else { Err(WireError::RequestLine) }
+        }
         Some(_) => Err(WireError::RequestLine),
     }
+}
+
+fn scheme_bytes(target: &[u8]) -> usize {
+    target.iter().take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b)).count()
 }
 
 /// `host:port`, as only CONNECT has it.
@@ -37,8 +46,7 @@ pub(super) fn split(
     if bytes.first() == Some(&b'/') {
         return Ok((None, target.clone()));
     }
-    let scheme_bytes =
-        bytes.iter().take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b)).count();
+    let scheme_bytes = scheme_bytes(bytes);
     let Some(rest) = bytes[scheme_bytes..].strip_prefix(b"://") else {
         return Err(WireError::RequestLine);
     };

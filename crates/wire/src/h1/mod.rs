@@ -179,12 +179,22 @@ fn version_and_end(
     let length = input.get(digits..).unwrap_or_default();
     let length = length.iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
     let Some(after) = input.get(digits + length) else {
-        return if length > 8 { Err(WireError::RequestLine) } else { Ok(None) };
+        return version_begun(input.get(digits..).unwrap_or_default()).map(|()| None);
     };
     let version = version(&input[digits..digits + length])?;
     let end = digits + length;
     let line = if *after == b' ' { skip_spaces(input, end) } else { end };
     Ok(line_end(input, line)?.map(|consumed| (version, end, consumed)))
+}
+
+/// Refuses what can become no version of HTTP/1.
+fn version_begun(text: &[u8]) -> Result<(), WireError> {
+    match text {
+        [] | [b'1'] | [b'1', b'.'] => Ok(()),
+        [b'1', b'.', minor @ ..] if minor.len() <= 2 && !minor.contains(&b'.') => Ok(()),
+        [b'2'..=b'9', ..] | [b'1', b'0'..=b'9', ..] => Err(WireError::Version),
+        _ => Err(WireError::RequestLine),
+    }
 }
 
 fn version(text: &[u8]) -> Result<Version, WireError> {
@@ -281,6 +291,39 @@ pub fn fields_at_once(
             Line::Empty(end) => return Some(end),
             Line::Partial => return None,
         }
+    }
+}
+
+/// Reads the field lines that have arrived of a section whose end has not, and judges what has arrived of the next one;
+/// returns where that begins.
+///
+/// # Errors
+/// As [`fields`], as soon as the bytes at hand cannot become such lines.
+pub fn fields_begun(
+    input: &[u8],
+    from: usize,
+    rules: FieldRules,
+    out: &mut Vec<Field>,
+) -> Result<usize, WireError> {
+    let mut at = from;
+    loop {
+        match next_line(input, at, rules, |byte| byte == b' ')? {
+            Line::Field(field, end) => {
+                out.push(field);
+                at = end;
+            }
+            Line::Empty(_) => return Ok(at),
+            Line::Partial => break,
+        }
+    }
+    // The first byte of a line's end may be there.
+    let rest = &input[at..];
+    let line = rest.strip_suffix(b"\r").unwrap_or(rest);
+    let kind = |byte: &u8| NAME_BYTES[usize::from(*byte)];
+    let name = line.split(|byte| kind(byte) == COLON).next().unwrap_or_default();
+    match name.is_empty() && !line.is_empty() || name.iter().any(|byte| kind(byte) & BROKEN != 0) {
+        true => Err(WireError::FieldLine),
+        false => Ok(at),
     }
 }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use yorozu_http::field;
 use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::h1::{RequestLine, Version};
 
 /// Pseudo-header fields of a request.
@@ -226,7 +227,7 @@ fn refused(line: &Line<'_>) -> Option<Refusal> {
     // As in HTTP/1: upstreams may read others differently.
     let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
     if !method.iter().all(is_method) {
-        let method = String::from_utf8_lossy(method);
+        let method = verbatim(method);
         return Some((400, format!("client sent invalid method: \"{method}\"")));
     }
     if line.is_connect() {

@@ -15,6 +15,7 @@ use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::request::{KnownFields, Method, Request};
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     Field, FieldRules, RequestLine, Span, Version, fields, fields_at_once, fields_begun,
@@ -526,7 +527,7 @@ fn known_fields(request: &mut Request) -> Result<FieldCounts, Refusal> {
         let unique = |place: &mut Option<u16>| match place.replace(index) {
             None => Ok(()),
             Some(_) => {
-                let name = String::from_utf8_lossy(name);
+                let name = verbatim(name);
                 Err((400, format!("client sent duplicate header line: \"{name}\"")))
             }
         };

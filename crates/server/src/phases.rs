@@ -114,7 +114,7 @@ pub fn pass(exchange: &mut Exchange) -> Outcome {
 pub fn named_pass(exchange: &mut Exchange, name: &Bytes) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let Some(id) = conf.server(exchange.server).locations.named.get(name) else {
-        let name = String::from_utf8_lossy(name);
+        let name = error::verbatim(name);
         error::request(
             exchange,
             Level::Error,
@@ -156,7 +156,7 @@ fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
 /// Every rewrite and internal redirect uses up one of a bounded number.
 pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
     if exchange.redirects.left == 0 {
-        let uri = String::from_utf8_lossy(&exchange.uri).into_owned();
+        let uri = error::verbatim(&exchange.uri);
         let text = format!("rewrite or internal redirection cycle while processing \"{uri}\"");
         error::request(exchange, Level::Error, &text);
         exchange.redirects.is_cycle = true;

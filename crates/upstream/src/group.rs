@@ -171,13 +171,14 @@ impl Lease {
     }
 
     /// The peer refused, timed out or answered nonsense.
-    pub fn failed(self, now: Instant) {
-        self.blame(now);
+    /// Whether that takes it out for a time.
+    pub fn failed(self, now: Instant) -> bool {
+        self.blame(now)
     }
 
     /// As [`Lease::failed`], of a peer whose answer is still read.
-    pub fn blame(&self, now: Instant) {
-        self.group.with_slot(self.peer(), |slot| {
+    pub fn blame(&self, now: Instant) -> bool {
+        let is_out = self.group.with_slot(self.peer(), |slot| {
             let (options, state) = (&slot.options, &mut slot.state);
             state.fails += 1;
             state.failures += 1;
@@ -186,7 +187,9 @@ impl Lease {
             if let Some(loss) = options.weight.checked_div(options.max_fails).map(i64::from) {
                 state.effective_weight = (state.effective_weight - loss).max(0);
             }
+            options.max_fails != 0 && state.fails >= options.max_fails
         });
+        is_out == Some(true)
     }
 }
 
@@ -417,10 +420,8 @@ impl Group {
     }
 
     /// Acts on a peer, unless its name no longer resolves to it.
-    fn with_slot(&self, peer: &Peer, act: impl FnOnce(&mut Slot)) {
-        if let Some(slot) = self.inner().slots.iter_mut().find(|slot| slot.id == peer.id) {
-            act(slot);
-        }
+    fn with_slot<R>(&self, peer: &Peer, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        self.inner().slots.iter_mut().find(|slot| slot.id == peer.id).map(act)
     }
 }
 

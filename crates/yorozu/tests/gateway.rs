@@ -308,3 +308,38 @@ fn a_post_removes_all_variants_also_where_the_first_is_gone() {
     assert!(files(&cache).is_empty());
     assert_eq!(get_in(&server, "ja"), "MISS");
 }
+
+#[test]
+fn a_reset_is_no_end_of_an_answer_and_the_log_has_the_bytes_of_requests() {
+    let folder = Folder::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = listener.local_addr().unwrap();
+    let http = format!(
+        "proxy_cache_path $dir/c keys_zone=z:1m; error_log $dir/logs/error.log info;
+        server {{ listen 127.0.0.1:$port; proxy_http_version 1.0;
+        location / {{ proxy_pass http://{upstream}/up; proxy_cache z; proxy_cache_valid 1m; }}
+        location /file {{ root $dir; }} }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    for _ in 0..2 {
+        let mut client = Client::connect(server.port);
+        client.send(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let (mut stream, _) = listener.accept().unwrap();
+        // What is left unread of the request makes the end a reset.
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1);
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\npart of it").unwrap();
+        assert!(client.sees("part of it", Duration::from_secs(60)));
+        drop(stream);
+        assert!(client.answer(false).is_none());
+    }
+    let reset = "readv() failed (104: Connection reset by peer) while reading upstream, client: ";
+    assert_eq!(log(&folder).matches(reset).count(), 2);
+    let mut client = Client::connect(server.port);
+    client.send(b"GET /file/caf\xe9/%0A HTTP/1.1\r\nHost: a\r\nReferer: \xff\r\n\r\n");
+    let bytes = || fs::read(folder.path().join("logs/error.log")).unwrap();
+    let has = |text: &[u8]| bytes().windows(text.len()).any(|part| part == text);
+    until("the line", || has(b", referrer: \"\xff\"\n"));
+    assert!(
+        has(b"/file/caf\xe9/\\x0A\" failed (2: ") && has(b"\"GET /file/caf\xe9/%0A HTTP/1.1\"")
+    );
+}

@@ -3,6 +3,7 @@
 use crate::cgi::head::{content_length, head};
 use crate::protocol::codec::{BodyStep, Codec, CodecError, FieldSpans, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordHead, RecordKind, decode_head};
 
 /// Longest text kept of an application's standard error per request; nginx logs 2048 bytes.
@@ -186,8 +187,7 @@ impl Codec for FastcgiCodec {
     }
 
     fn in_nginx_words(&self, text: &[u8]) -> String {
-        let text = String::from_utf8_lossy(text.trim_ascii_end()).into_owned();
-        format!("FastCGI sent in stderr: \"{text}\" while reading response header from upstream")
+        format!("FastCGI sent in stderr: \"{}\"", verbatim(text.trim_ascii_end()))
     }
 
     fn take_stderr(&mut self) -> Option<Bytes> {

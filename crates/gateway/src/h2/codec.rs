@@ -6,6 +6,7 @@ use crate::protocol::codec::{BodyStep, Codec, CodecError, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
 use std::any::Any;
 use std::rc::Rc;
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::h2::frame::{self, Code, Frame, HEAD_BYTES, PAYLOAD_BYTES, flag, kind};
 use yorozu_wire::h2::hpack::Stop;
 
@@ -383,21 +384,11 @@ impl H2Codec {
     }
 
     fn error(&self, fault: Fault) -> CodecError {
-        let doing = match self.phase {
-            Phase::Head => "reading response header from upstream",
-            Phase::Body | Phase::Done => "reading upstream",
-        };
         match fault {
             Fault::TooBig if self.phase == Phase::Head => CodecError::HeadTooBig,
-            Fault::TooBig => {
-                CodecError::Invalid(format!("upstream sent too big trailers while {doing}"))
-            }
-            Fault::Refused(text) if self.phase == Phase::Head => {
-                CodecError::Refused(format!("{text} while {doing}"))
-            }
-            Fault::Refused(text) | Fault::Broken(text) => {
-                CodecError::Invalid(format!("{text} while {doing}"))
-            }
+            Fault::TooBig => CodecError::Invalid("upstream sent too big trailers".to_owned()),
+            Fault::Refused(text) if self.phase == Phase::Head => CodecError::Refused(text),
+            Fault::Refused(text) | Fault::Broken(text) => CodecError::Invalid(text),
         }
     }
 }
@@ -418,14 +409,8 @@ struct Found {
 
 impl Found {
     fn put(&mut self, name: &[u8], value: &[u8]) -> Result<(), Broken> {
-        let invalid = || {
-            let text = String::from_utf8_lossy;
-            format!(
-                "upstream sent invalid header: \"{}: {}\"",
-                text(name),
-                text(value).escape_debug()
-            )
-        };
+        let invalid =
+            || format!("upstream sent invalid header: \"{}: {}\"", verbatim(name), verbatim(value));
         if name == b":status" {
             if self.status.is_some() {
                 return Err("upstream sent duplicate :status header".to_owned());
@@ -714,7 +699,7 @@ mod tests {
         let mut codec = begun(ASKED);
         let refused = codec.read_head(&mut BytesMut::from(&last(0)[..]));
         assert!(
-            matches!(refused, Err(CodecError::Refused(text)) if text == "upstream sent goaway with error 7 while reading response header from upstream")
+            matches!(refused, Err(CodecError::Refused(text)) if text == "upstream sent goaway with error 7")
         );
     }
 
@@ -737,7 +722,7 @@ mod tests {
             (head(101, &[], false), "unexpected :status \"101\""),
             (head(100, &[], true), "unexpected :status \"100\""),
             (head(200, &[("a b", "c")], true), "invalid header: \"a b: c\""),
-            (head(200, &[("a", "b\nc")], true), "invalid header: \"a: b\\nc\""),
+            (head(200, &[("a", "b\nc")], true), "invalid header: \"a: b\nc\""),
             (head(200, &[(":path", "/")], true), "invalid header: \":path: /\""),
             (head(200, &[("connection", "close")], true), "invalid header: \"connection: close\""),
             (head(200, &[("content-length", "x")], true), "invalid \"Content-Length\""),
@@ -764,7 +749,7 @@ mod tests {
             ([good(), head(0, &[("x", &"y".repeat(9000))], true)].concat(), "too big trailers"),
             (
                 [good(), frame(kind::RST_STREAM, 0, 1, &[0; 4])].concat(),
-                "rejected request with error 0 while reading upstream",
+                "rejected request with error 0",
             ),
             (
                 [good(), frame(kind::DATA, flag::PADDED, 1, b"\x05ab")].concat(),
@@ -796,7 +781,7 @@ mod tests {
         assert!(matches!(codec.read_body(&mut input), Ok(BodyStep::Data(_)) | Err(_)));
         for _ in 0..3 {
             let problem = codec.read_body(&mut input).unwrap_err().to_string();
-            assert_eq!(problem, "upstream prematurely closed stream while reading upstream");
+            assert_eq!(problem, "upstream prematurely closed stream");
         }
         assert!(!codec.is_whole_at_close() && !codec.is_reusable());
     }

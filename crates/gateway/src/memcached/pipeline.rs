@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::{limits, tasks, turn};
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
 use yorozu_wire::memcached::{self, Reply};
 
@@ -419,7 +420,7 @@ impl Driver {
 
     fn line(&self) -> String {
         let line = self.input[..].split(|byte| *byte == b'\n').next().unwrap_or_default();
-        String::from_utf8_lossy(line.trim_ascii_end()).into_owned()
+        verbatim(line.trim_ascii_end()).into_owned()
     }
 }
 

@@ -167,7 +167,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
         exchange.request.become_get();
     }
     let Some(parts) = yorozu_http::uri::parse_unsafe(target) else {
-        let text = format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(target));
+        let text = format!("unsafe URI \"{}\" was detected", error::verbatim(target));
         error::request(exchange, Level::Error, &text);
         return Some(Outcome::Status(404));
     };

@@ -141,16 +141,12 @@ fn start_pump(
     ahead: ReadAhead,
     response: &mut Response,
 ) {
-    let Fetched { source, lease, started, received, scheme, .. } = fetched;
+    let Fetched { source, lease, started, received, url, .. } = fetched;
     let end = PumpEnd {
         collecting: targets.collector.map(|collector| collector.begin(response.content_length)),
         saver: targets.saver.map(|saver| *saver),
         context: Context::of(exchange),
-        peer: exchange
-            .attempts
-            .last()
-            .map(|attempt| format!("{scheme}{}", attempt.peer))
-            .unwrap_or_default(),
+        url,
         started,
         lease,
     };

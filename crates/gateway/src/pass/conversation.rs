@@ -17,7 +17,7 @@ use yorozu_kernel::base::batch::{self, Written};
 use yorozu_kernel::base::spare::Spare;
 use yorozu_kernel::base::timer;
 use yorozu_kernel::exchange::content::Content;
-use yorozu_kernel::logging::error::{Level, os_error};
+use yorozu_kernel::logging::error::{Level, os_error, verbatim};
 use yorozu_upstream::{Connection, Peer};
 
 /// One request on one connection, until the head of its answer is read.
@@ -61,7 +61,7 @@ impl Conversation {
 
     pub(super) fn into_source(self) -> Source {
         let Self { connection, codec, input, sending, .. } = self;
-        Source { connection: Some(connection), codec, input, sending }
+        Source::new(Some(connection), codec, input, sending)
     }
 
     /// Whether its end, if it ended, is that of a connection that was kept and closed meanwhile.
@@ -165,7 +165,7 @@ impl Job<'_> {
         loop {
             let head = talk.codec.read_head(&mut talk.input);
             if let Some(text) = talk.codec.take_stderr() {
-                self.log(&talk.codec.in_nginx_words(&text), peer);
+                self.log_head(Level::Error, &talk.codec.in_nginx_words(&text), peer);
                 let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
                 if self.call.catch_stderr.iter().any(is_caught) {
                     return Err(Fault::InvalidHead);
@@ -178,7 +178,7 @@ impl Job<'_> {
                 }
                 Ok(Some(mut head)) => {
                     for (name, value) in head.drop_repeated() {
-                        let text = String::from_utf8_lossy;
+                        let text = verbatim;
                         let line = format!("{}: {}", text(&name), text(&value));
                         let why = "upstream sent duplicate header line";
                         self.log_at(Level::Warn, &format!("{why}: \"{line}\", ignored"), peer);
@@ -192,7 +192,8 @@ impl Job<'_> {
                         CodecError::Refused(_) if talk.is_kept && !self.is_live => Level::Info,
                         _ => Level::Error,
                     };
-                    self.log_at(level, &problem.to_string(), peer);
+                    let text = problem.text(&*talk.codec);
+                    self.log_head(level, &text, peer);
                     return Err(problem.into());
                 }
             }
@@ -232,14 +233,12 @@ impl Job<'_> {
                 if let Some(problem) = problem {
                     return Err(self.not_sent(UploadFault::Peer(problem), peer));
                 }
-                self.log_at(self.end_level(talk), CLOSED_EARLY, peer);
+                self.log_head(self.end_level(talk), CLOSED_EARLY, peer);
                 Err(Fault::Error)
             }
             Err(problem) => {
                 let why = os_error(&talk.trouble.take().unwrap_or(problem));
-                let text =
-                    format!("recv() failed ({why}) while reading response header from upstream");
-                self.log_at(self.end_level(talk), &text, peer);
+                self.log_head(self.end_level(talk), &format!("recv() failed ({why})"), peer);
                 Err(Fault::Error)
             }
             Ok(count) => {

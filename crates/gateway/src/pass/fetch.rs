@@ -23,13 +23,16 @@ use yorozu_kernel::exchange::attempts::{Attempts, UpstreamAttempt};
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
 use yorozu_kernel::exchange::source::RequestSource;
-use yorozu_kernel::logging::error::{Level, os_error, upstream};
+use yorozu_kernel::logging::error::{Level, os_error, upstream, verbatim};
 use yorozu_tls::verifier::Disbelief;
-use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
+use yorozu_upstream::{Connection, Kept, Peer, PeerAddress, Selector, Tls, Tried};
 
-/// nginx's words for an answer that ends before its head.
-pub(super) const CLOSED_EARLY: &str =
-    "upstream prematurely closed connection while reading response header from upstream";
+/// nginx's words for what is done until there is a connection.
+const CONNECTING: &str = "connecting to upstream";
+/// nginx's words for what is done until there is a head.
+const READING_HEAD: &str = "reading response header from upstream";
+/// Its words for an answer that ends before that.
+pub(super) const CLOSED_EARLY: &str = "upstream prematurely closed connection";
 /// How long a shared connection may be idle where no `keepalive_timeout` says; its default.
 const LINE_IDLE: Duration = Duration::from_secs(60);
 
@@ -68,6 +71,22 @@ pub struct Job<'a> {
     pub started: Instant,
 }
 
+/// What was asked for, as messages have it.
+pub struct Url {
+    /// `fastcgi://`
+    scheme: &'static str,
+    /// `/path`, where the protocol has one.
+    uri: Bytes,
+}
+
+impl Url {
+    /// At this peer: `fastcgi://unix:/run/php.sock:`.
+    pub fn at(&self, peer: &str) -> String {
+        let end = if peer.starts_with("unix:") { ":" } else { "" };
+        format!("{}{peer}{end}{}", self.scheme, verbatim(&self.uri))
+    }
+}
+
 /// A response head, and the connection its body comes from.
 pub struct Fetched {
     pub head: Head,
@@ -75,8 +94,8 @@ pub struct Fetched {
     pub lease: Lease,
     pub started: Instant,
     pub received: u64,
-    /// `fastcgi://`, for messages.
-    pub scheme: &'static str,
+    /// For messages, with the peer's address.
+    pub url: Url,
     /// Bytes that go before the body: the start of a page whose rest was asked for.
     pub before: Option<Bytes>,
 }
@@ -129,7 +148,11 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
                 } else {
                     job.attempt(|attempt| attempt.status = fault.status());
                     counters::failed(job.upstream.tally);
-                    lease.failed(turn::instant());
+                    let peer = lease.peer().clone();
+                    if lease.failed(turn::instant()) {
+                        let doing = if was_sent { READING_HEAD } else { CONNECTING };
+                        job.taken_out(doing, &peer);
+                    }
                 }
                 if !job.may_try_next(&fault, was_sent, tried.count()) {
                     return Err(fault);
@@ -143,10 +166,16 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
 impl Job<'_> {
     /// `fastcgi://unix:/run/php.sock:` for messages.
     fn name(&self, peer: Option<&Peer>) -> String {
-        let peer = peer.map_or(&*self.upstream.group.name, |peer| peer.text());
-        let end = if peer.starts_with("unix:") { ":" } else { "" };
-        let uri = String::from_utf8_lossy(&self.call.request[self.call.uri.clone()]);
-        format!("{}{peer}{end}{uri}", self.call.scheme)
+        self.url().at(peer.map_or(&*self.upstream.group.name, |peer| peer.text()))
+    }
+
+    fn url(&self) -> Url {
+        Url { scheme: self.call.scheme, uri: self.call.request.slice(self.call.uri.clone()) }
+    }
+
+    /// Logs what went wrong with the head.
+    pub(super) fn log_head(&self, level: Level, text: &str, peer: &Peer) {
+        self.log_at(level, &format!("{text} while {READING_HEAD}"), peer);
     }
 
     pub(super) fn log(&self, text: &str, peer: &Peer) {
@@ -170,8 +199,16 @@ impl Job<'_> {
         self.attempt(|attempt| attempt.response_time = Some(time));
     }
 
+    /// Whom else to ask matters only where there are others.
+    fn taken_out(&self, doing: &str, peer: &Peer) {
+        if self.upstream.group.peers().len() > 1 {
+            let text = format!("upstream server temporarily disabled while {doing}");
+            self.log_at(Level::Warn, &text, peer);
+        }
+    }
+
     fn no_peer(&self) {
-        let text = "no live upstreams while connecting to upstream";
+        let text = &format!("no live upstreams while {CONNECTING}");
         upstream(self.exchange, Level::Error, text, || self.name(None));
         let mut attempt = UpstreamAttempt::new(self.upstream.group.name.as_str().into());
         attempt.status = 502;
@@ -235,7 +272,9 @@ impl Job<'_> {
         }
         // As nginx: these say nothing about the peer.
         if !matches!(status, 403 | 404) {
-            fetched.lease.blame(turn::instant());
+            if fetched.lease.blame(turn::instant()) {
+                self.taken_out(READING_HEAD, fetched.lease.peer());
+            }
         }
         true
     }
@@ -310,7 +349,7 @@ impl Job<'_> {
                         source: talk.into_source(),
                         lease: Lease::new(self.upstream, lease, whom, (requests, opened)),
                         started: begun,
-                        scheme: self.call.scheme,
+                        url: self.url(),
                         before: None,
                     };
                     return Ok(Box::write(place, fetched));
@@ -346,11 +385,10 @@ impl Job<'_> {
             attempt.bytes_sent = self.call.request.len() as u64;
             attempt.bytes_received = received;
         });
-        let source =
-            Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
+        let source = Source::new(None, codec, BytesMut::new(), Sending::Done);
         let lease = Lease::new(self.upstream, lease, None, (0, begun));
-        let (started, scheme) = (begun, self.call.scheme);
-        Ok(Box::new(Fetched { head, source, lease, started, received, scheme, before: None }))
+        let (started, url) = (begun, self.url());
+        Ok(Box::new(Fetched { head, source, lease, started, received, url, before: None }))
     }
 
     fn line_fault(&self, fault: &LineFault, peer: &Peer) -> Fault {
@@ -360,27 +398,30 @@ impl Job<'_> {
                 Fault::Error
             }
             LineFault::ConnectTimeout => {
-                self.timed_out("connecting to upstream", peer);
+                self.timed_out(CONNECTING, peer);
                 Fault::Timeout
             }
             LineFault::Timeout => {
-                self.timed_out("reading response header from upstream", peer);
+                self.timed_out(READING_HEAD, peer);
                 Fault::Timeout
             }
             LineFault::Closed => {
-                self.log(CLOSED_EARLY, peer);
+                self.log_head(Level::Error, CLOSED_EARLY, peer);
                 Fault::Error
             }
             LineFault::Invalid(text) => {
-                self.log(text, peer);
+                self.log_head(Level::Error, text, peer);
                 Fault::InvalidHead
             }
         }
     }
 
     fn not_connected(&self, problem: &io::Error, peer: &Peer) {
-        let (at, why) = (peer.text(), os_error(problem));
-        self.log(&format!("connect() to {at} failed ({why}) while connecting to upstream"), peer);
+        let (is_late, level) = refusal(peer.address(), problem);
+        let at = if is_late { String::new() } else { format!(" to {}", peer.text()) };
+        let why = os_error(problem);
+        let text = format!("connect(){at} failed ({why}) while {CONNECTING}");
+        self.log_at(level, &text, peer);
     }
 
     /// As [`Job::connect`], where that needs no waiting: without keep-alive each request to PHP opens a Unix socket.
@@ -406,7 +447,7 @@ impl Job<'_> {
                 return Err(Fault::Error);
             }
             Err(_) => {
-                self.timed_out("connecting to upstream", peer);
+                self.timed_out(CONNECTING, peer);
                 return Err(Fault::Timeout);
             }
         };
@@ -450,6 +491,29 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// As nginx words and weighs a connection that was not made: whether it was heard of later, when the address goes without
+/// saying, and how severe it is. What the system refuses at once, and no peer is to blame for, is critical.
+fn refusal(address: &PeerAddress, problem: &io::Error) -> (bool, Level) {
+    use io::ErrorKind::{
+        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable,
+        TimedOut, WouldBlock,
+    };
+    let kind = problem.kind();
+    let is_late = matches!(address, PeerAddress::Tcp(_))
+        && matches!(kind, ConnectionRefused | ConnectionReset | HostUnreachable | TimedOut);
+    let is_peers = is_late
+        || matches!(
+            kind,
+            ConnectionRefused
+                | ConnectionReset
+                | HostUnreachable
+                | NetworkDown
+                | NetworkUnreachable
+                | WouldBlock
+        );
+    (is_late, if is_peers { Level::Error } else { Level::Crit })
 }
 
 /// nginx's words for a failed handshake, with rustls's reason.

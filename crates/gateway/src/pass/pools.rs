@@ -188,17 +188,22 @@ impl Lease {
         Self { upstream: Arc::clone(upstream), lease, whom, requests, opened, is_blamed: false }
     }
 
+    pub fn peer(&self) -> &Peer {
+        self.lease.peer()
+    }
+
     /// The head of the answer came, and counts as none.
     pub fn headed(&self) {
         self.lease.headed(turn::instant);
     }
 
-    /// The answer counts as the peer's failure; its connection is not kept.
-    pub fn blame(&mut self, now: Instant) {
-        self.lease.blame(now);
+    /// The answer counts as the peer's failure, and its connection is not kept. Whether that takes the peer out for a time.
+    pub fn blame(&mut self, now: Instant) -> bool {
+        let is_out = self.lease.blame(now);
         counters::failed(self.upstream.tally);
         self.is_blamed = true;
         self.whom = None;
+        is_out
     }
 
     /// The request is over; a connection on which another can follow may be kept.

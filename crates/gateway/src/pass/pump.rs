@@ -1,6 +1,7 @@
 //! The upstream's side of a body: a pump reads ahead of the client, into memory and then into a
 //! temporary file, as far as the location's buffers allow.
 
+use super::fetch::Url;
 use super::pace::Paced;
 use super::pools::{Lease, Rest};
 use super::store::Saver;
@@ -45,9 +46,20 @@ pub struct Source {
     pub input: BytesMut,
     /// The request, which may still be on its way.
     pub sending: Sending,
+    /// Why nothing more can be read: the system says it once.
+    lost: Option<io::Error>,
 }
 
 impl Source {
+    pub fn new(
+        connection: Option<Rc<Connection>>,
+        codec: Box<dyn Codec>,
+        input: BytesMut,
+        sending: Sending,
+    ) -> Self {
+        Self { connection, codec, input, sending, lost: None }
+    }
+
     /// The next piece of the body; `None` at its end.
     ///
     /// # Errors
@@ -64,12 +76,11 @@ impl Source {
                     self.sending = Sending::Broken;
                 }
             }
-            if !matches!(self.read().await, Ok(count) if count > 0) {
-                return if self.codec.is_whole_at_close() {
-                    Ok(None)
-                } else {
-                    Err(CodecError::Incomplete)
-                };
+            match self.read().await {
+                Ok(0) if self.codec.is_whole_at_close() => return Ok(None),
+                Ok(0) => return Err(CodecError::Incomplete),
+                Ok(_) => {}
+                Err(problem) => return Err(CodecError::Lost(problem)),
             }
         }
     }
@@ -89,6 +100,17 @@ impl Source {
 
     /// Reads, while the request may still be on its way.
     async fn read(&mut self) -> io::Result<usize> {
+        if let Some(problem) = self.lost.take() {
+            return Err(problem);
+        }
+        match self.receive().await {
+            // As nginx: over TLS, too, a connection that just ends is closed.
+            Err(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+            read => read,
+        }
+    }
+
+    async fn receive(&mut self) -> io::Result<usize> {
         let Some(connection) = &self.connection else { return Ok(0) };
         if let Sending::UnderWay(upload) = &mut self.sending {
             let uploaded = tokio::select! {
@@ -133,9 +155,13 @@ impl Source {
                     self.sending = Sending::Broken;
                 }
             }
-            let read = tokio::time::timeout_at(deadline, self.read()).await;
-            if !matches!(read, Ok(Ok(count)) if count > 0) {
-                return Ok(false);
+            match tokio::time::timeout_at(deadline, self.read()).await {
+                Ok(Ok(count)) if count > 0 => {}
+                Ok(Err(problem)) => {
+                    self.lost = Some(problem);
+                    return Ok(false);
+                }
+                Ok(Ok(_)) | Err(_) => return Ok(false),
             }
         }
         Ok(true)
@@ -178,10 +204,20 @@ pub struct PumpEnd {
     pub collecting: Option<Collecting>,
     pub saver: Option<Saver>,
     pub context: Context,
-    pub peer: String,
+    pub url: Url,
     pub started: Instant,
     /// The peer, until the connection goes back, whole or not.
     pub lease: Lease,
+}
+
+impl PumpEnd {
+    /// Logs what went wrong with the content.
+    fn log(&self, level: Level, text: &str) {
+        if self.context.takes(level) {
+            let url = self.url.at(self.lease.peer().text());
+            self.context.upstream(level, &format!("{text} while reading upstream"), Some(&url));
+        }
+    }
 }
 
 /// Starts a pump and returns the client's side of it; `pieces` came with the head.
@@ -253,7 +289,7 @@ impl Pump {
         let result = self.transfer(&mut source, &mut end).await;
         let is_whole = matches!(result, Ok(true));
         if let Err(text) = &result {
-            end.context.upstream(Level::Error, text, Some(&end.peer));
+            end.log(Level::Error, text);
         }
         let may_be_stored = source.codec.may_be_stored();
         let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
@@ -293,21 +329,13 @@ impl Pump {
             let piece = match next {
                 Some(Ok(Some(piece))) => piece,
                 Some(Ok(None)) => return Ok(true),
-                Some(Err(CodecError::Incomplete)) => {
-                    return Err(format!("{} while reading upstream", source.codec.closed_early()));
-                }
-                Some(Err(error)) => return Err(error.to_string()),
-                None => {
-                    return Err(
-                        "upstream timed out (110: Connection timed out) while reading upstream"
-                            .to_owned(),
-                    );
-                }
+                Some(Err(problem)) => return Err(problem.text(&*source.codec)),
+                None => return Err("upstream timed out (110: Connection timed out)".to_owned()),
             };
             faults::point("pump");
             if let Some(text) = source.codec.take_stderr() {
                 let text = source.codec.in_nginx_words(&text);
-                end.context.upstream(Level::Error, &text, Some(&end.peer));
+                end.log(Level::Error, &text);
             }
             if let Some(saver) = &mut end.saver {
                 if !(saver.push(&piece) && saver.flush().await) {
@@ -531,8 +559,7 @@ mod tests {
         let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
         let _silent = listener.accept().await.unwrap();
         let connection = Some(Rc::new(connection));
-        let mut source =
-            Source { connection, codec, input: BytesMut::new(), sending: Sending::Done };
+        let mut source = Source::new(connection, codec, BytesMut::new(), Sending::Done);
         let (mut pieces, begun) = (Vec::new(), tokio::time::Instant::now());
         tokio::time::pause();
         let is_whole = source.gather(&mut pieces, Duration::from_millis(2)).await.unwrap();

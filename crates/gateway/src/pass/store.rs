@@ -13,7 +13,7 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::files::path;
 use yorozu_kernel::files::temporary::{TemporaryFile, folder_for};
-use yorozu_kernel::logging::error::{Context, Level, os_error};
+use yorozu_kernel::logging::error::{Context, Level, os_error, path_text};
 
 /// `*_store off | on | path`
 #[derive(Clone, Debug, Default)]
@@ -166,6 +166,6 @@ fn put(
 }
 
 fn failed(context: &Context, call: &str, path: &Path, problem: &io::Error) {
-    let text = format!("{call} \"{}\" failed ({})", path.display(), os_error(problem));
+    let text = format!("{call} \"{}\" failed ({})", path_text(path), os_error(problem));
     context.upstream(Level::Crit, &text, None);
 }

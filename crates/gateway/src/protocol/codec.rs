@@ -3,10 +3,12 @@
 use super::usual;
 use bytes::{Bytes, BytesMut};
 use std::any::Any;
+use std::io;
 use std::ops::Deref;
 use yorozu_http::field;
 use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
+use yorozu_kernel::logging::error::{os_error, verbatim};
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{Field, range, upstream_fields_into};
 
@@ -196,7 +198,7 @@ pub trait Codec {
 
     /// nginx's words around such a text.
     fn in_nginx_words(&self, text: &[u8]) -> String {
-        String::from_utf8_lossy(text).into_owned()
+        verbatim(text).into_owned()
     }
 
     /// Fields behind the body. Asked after its end.
@@ -220,21 +222,32 @@ pub trait Codec {
     }
 }
 
-/// Why a codec gave up.
+/// Why a codec gave up, in nginx's words. What was done then (`while …`) adds who reads.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("upstream sent too big header while reading response header from upstream")]
+    #[error("upstream sent too big header")]
     HeadTooBig,
     #[error("upstream closed the response early")]
     Incomplete,
-    /// With nginx's words for it.
+    #[error("readv() failed ({})", os_error(.0))]
+    Lost(io::Error),
     #[error("{0}")]
     Invalid(String),
-    /// The peer did nothing for the request; nginx's words.
+    /// The peer did nothing for the request.
     #[error("{0}")]
     Refused(String),
+}
+
+impl CodecError {
+    /// For the log.
+    pub fn text(&self, codec: &dyn Codec) -> String {
+        match self {
+            Self::Incomplete => codec.closed_early().to_owned(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// Hands out a body that is there already.

@@ -257,7 +257,7 @@ pub fn options(exchange: &mut Exchange, conf: &Conf, host: &Bytes) -> Result<Tls
         }
     };
     let name = server_name(&name, conf).ok_or_else(|| {
-        let name = String::from_utf8_lossy(&name);
+        let name = error::verbatim(&name);
         let text = format!("\"{name}\" is not a server name in \"{}_ssl_name\"", conf.prefix);
         error::request(exchange, Level::Error, &text);
         502u16

@@ -3,6 +3,7 @@
 use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
 use crate::protocol::usual;
 use bytes::{Bytes, BytesMut};
+use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     BareLf, Chunked, ChunkedStep, StatusLine, Version, range, status_line, upstream_fields,
@@ -70,11 +71,7 @@ impl HttpCodec {
     }
 
     fn begin_body(&mut self, line: &StatusLine, head: &Head) -> Result<(), CodecError> {
-        let invalid = |text: &str| {
-            Err(CodecError::Invalid(format!(
-                "upstream sent {text} while reading response header from upstream"
-            )))
-        };
+        let invalid = |text: &str| Err(CodecError::Invalid(format!("upstream sent {text}")));
         let mut lengths = head.values(b"content-length");
         let length = match (lengths.next(), lengths.next()) {
             (Some(_), Some(_)) => return invalid("duplicate header line: \"Content-Length\""),
@@ -130,10 +127,8 @@ fn invalid_header(input: &[u8], from: usize) -> CodecError {
         at += line.len();
     }
     let line = input[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line.trim_ascii_end()).replace('\r', "\\r");
-    CodecError::Invalid(format!(
-        "upstream sent invalid header: \"{line}\" while reading response header from upstream"
-    ))
+    let line = verbatim(line.trim_ascii_end()).replace('\r', "\\r");
+    CodecError::Invalid(format!("upstream sent invalid header: \"{line}\""))
 }
 
 impl Codec for HttpCodec {

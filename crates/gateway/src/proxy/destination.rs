@@ -207,7 +207,7 @@ impl Going {
             Self::Spelled { url, read, .. } => (url.value(exchange), read),
         };
         let Some(destination) = read(&url, true) else {
-            let url = String::from_utf8_lossy(&url);
+            let url = error::verbatim(&url);
             let text = format!("invalid URL prefix in \"{url}\"");
             error::request(exchange, Level::Error, &text);
             return Err(500);

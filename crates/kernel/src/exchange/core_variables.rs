@@ -8,6 +8,7 @@ use crate::exchange::request::append_joined;
 use crate::logging::clock;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 use yorozu_wire::h1::Version;
 use yorozu_wire::proxy_protocol::ProxyHeader;
@@ -240,8 +241,7 @@ pub const VARIABLES: &[Row] = &[
 fn realpath_root(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let mut root = Scratch::take();
     crate::files::path::append_document_root(exchange, &mut root);
-    let path =
-        std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root))).canonicalize();
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(&root)).canonicalize();
     path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
 }
 

@@ -17,7 +17,7 @@ impl Exchange {
                 TooMany::Made => "too many subrequests",
                 TooMany::Reported => return,
             };
-            let uri = String::from_utf8_lossy(uri);
+            let uri = error::verbatim(uri);
             error::request(self, Level::Error, &format!("{text} while processing \"{uri}\""));
         };
         let subrequests = self.subrequests.next().map_err(refuse).ok()?;

@@ -2,6 +2,7 @@
 
 pub use super::error_log::ErrorLogs;
 pub use super::level::Level;
+pub use super::verbatim::{path as path_text, verbatim};
 use crate::config::servers::{LocationId, ServerId};
 use crate::exchange::conf::{Config, WorkerConf};
 use crate::exchange::{Client, Exchange, Remote};
@@ -33,6 +34,8 @@ pub struct Context {
     /// The request's line and fields.
     head: Bytes,
     line: Span,
+    /// Of a part of another request's answer.
+    subrequest: Option<Bytes>,
 }
 
 impl Context {
@@ -45,6 +48,7 @@ impl Context {
             remote: Rc::clone(&exchange.remote),
             head: exchange.request.head.clone(),
             line: exchange.request.line.clone(),
+            subrequest: exchange.is_subrequest().then(|| Bytes::copy_from_slice(&exchange.uri)),
         }
     }
 
@@ -61,19 +65,21 @@ impl Context {
         if !self.takes(level) {
             return;
         }
-        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut line = format!(
             "{text}, client: {}, server: {}, request: \"{}\"",
             self.remote.text,
             self.conf.server(self.server).name(),
-            lossy(slice(&self.head, &self.line)),
+            verbatim(slice(&self.head, &self.line)),
         );
+        if let Some(uri) = &self.subrequest {
+            let _ = write!(line, ", subrequest: \"{}\"", verbatim(uri));
+        }
         if let Some(peer) = peer {
             let _ = write!(line, ", upstream: \"{peer}\"");
         }
         for (name, shown) in [("host", "host"), ("referer", "referrer")] {
             if let Some(value) = self.field(name) {
-                let _ = write!(line, ", {shown}: \"{}\"", lossy(value));
+                let _ = write!(line, ", {shown}: \"{}\"", verbatim(value));
             }
         }
         self.logs().write_line(level, Some(self.client.number), &line);
@@ -93,18 +99,20 @@ impl Context {
 fn tail(exchange: &Exchange) -> String {
     let server = exchange.conf.server(exchange.server);
     let request = &exchange.request;
-    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut text = format!(
         ", client: {}, server: {}, request: \"{}\"",
         exchange.remote.text,
         server.name(),
-        lossy(request.line_text()),
+        verbatim(request.line_text()),
     );
+    if exchange.is_subrequest() {
+        let _ = write!(text, ", subrequest: \"{}\"", verbatim(&exchange.uri));
+    }
     if let Some(host) = request.field(b"host") {
-        let _ = write!(text, ", host: \"{}\"", lossy(host));
+        let _ = write!(text, ", host: \"{}\"", verbatim(host));
     }
     if let Some(referrer) = request.field(b"referer") {
-        let _ = write!(text, ", referrer: \"{}\"", lossy(referrer));
+        let _ = write!(text, ", referrer: \"{}\"", verbatim(referrer));
     }
     text
 }

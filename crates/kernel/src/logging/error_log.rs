@@ -5,7 +5,7 @@ use super::file::{LogFile, LogFiles};
 use super::level::Level;
 use super::memory::Ring;
 use super::syslog::Syslog;
-use std::fmt::Write as _;
+use super::verbatim::push_safe;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,23 +68,23 @@ impl ErrorLogs {
     }
 
     pub(super) fn write_line(&self, level: Level, number: Option<u64>, text: &str) {
-        let mut line = String::new();
+        let mut line = Vec::new();
         let pid = std::process::id();
         let _ = write!(line, "{} [{}] {pid}#{pid}: ", clock::now().error, level.name());
         if let Some(number) = number {
             let _ = write!(line, "*{number} ");
         }
         push_safe(&mut line, text);
-        line.push('\n');
+        line.push(b'\n');
         for (sink, least) in &self.0 {
             match sink {
                 _ if level > *least => {}
-                Sink::File(file) => file.write(line.as_bytes()),
+                Sink::File(file) => file.write(&line),
                 Sink::Stderr => {
-                    let _ = std::io::stderr().write_all(line.as_bytes());
+                    let _ = std::io::stderr().write_all(&line);
                 }
-                Sink::Syslog(syslog) => syslog.send(Some(level), line.as_bytes()),
-                Sink::Memory(ring) => ring.push(line.as_bytes()),
+                Sink::Syslog(syslog) => syslog.send(Some(level), &line),
+                Sink::Memory(ring) => ring.push(&line),
                 Sink::None => {}
             }
         }
@@ -94,46 +94,6 @@ impl ErrorLogs {
     pub fn process(&self, level: Level, text: &str) {
         if self.takes(level) {
             self.write_line(level, None, text);
-        }
-    }
-}
-
-/// Appends a text with its control characters as `\xXX`, as access logs have them: paths, names of users and
-/// messages of applications shall neither begin new lines nor control the reader's terminal.
-fn push_safe(line: &mut String, text: &str) {
-    for run in text.split_inclusive(char::is_control) {
-        let Some(control) = run.chars().next_back().filter(|last| last.is_control()) else {
-            line.push_str(run);
-            continue;
-        };
-        line.push_str(&run[..run.len() - control.len_utf8()]);
-        for byte in control.encode_utf8(&mut [0; 4]).bytes() {
-            let _ = write!(line, "\\x{byte:02X}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_are_escaped() {
-        let table = [
-            (
-                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
-                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
-            ),
-            ("a\n[emerg] b", "a\\x0A[emerg] b"),
-            ("\r\n\t\0\x1b[31m\x7f", "\\x0D\\x0A\\x09\\x00\\x1B[31m\\x7F"),
-            // U+009B begins a terminal's sequences as ESC [ does.
-            ("a\u{9b}31m", "a\\xC2\\x9B31m"),
-            ("", ""),
-        ];
-        for (text, expected) in table {
-            let mut line = "* ".to_owned();
-            push_safe(&mut line, text);
-            assert_eq!(line, format!("* {expected}"));
         }
     }
 }

@@ -7,3 +7,4 @@ pub mod file;
 pub mod level;
 pub mod memory;
 pub mod syslog;
+mod verbatim;

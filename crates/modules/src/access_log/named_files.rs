@@ -118,7 +118,7 @@ impl NamedFile {
         };
         if let Err(problem) = written {
             let (call, why) = (links.call(), error::os_error(&problem));
-            let text = format!("{call} \"{}\" failed ({why})", path.display());
+            let text = format!("{call} \"{}\" failed ({why})", error::path_text(&path));
             error::request(exchange, Level::Crit, &text);
         }
     }
@@ -128,13 +128,13 @@ impl NamedFile {
 fn has_root(exchange: &mut Exchange) -> bool {
     let mut root = Vec::new();
     append_document_root(exchange, &mut root);
-    let root = String::from_utf8_lossy(&root);
-    let found = fs::metadata(&*root);
+    let found = fs::metadata(OsStr::from_bytes(&root));
     let problem = match found {
         Ok(found) if found.is_dir() => return true,
         Ok(_) => io::ErrorKind::NotADirectory.into(),
         Err(problem) => problem,
     };
+    let root = error::verbatim(&root);
     let text = format!("testing \"{root}\" existence failed ({})", error::os_error(&problem));
     error::request(exchange, Level::Error, &text);
     false

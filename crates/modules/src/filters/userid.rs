@@ -198,7 +198,7 @@ fn known(exchange: &Exchange) -> UidCookie {
                     conf.userid_mark.0.is_none_or(|wanted| mark == Some(&[wanted, b'=']));
             }
             None => {
-                let value = String::from_utf8_lossy(value);
+                let value = error::verbatim(value);
                 let text = format!("client sent invalid userid cookie \"{value}\"");
                 error::request(exchange, Level::Error, &text);
             }

@@ -102,7 +102,10 @@ fn failed(call: &str, path: &Path, problem: &io::Error, missing: u16) -> Refused
         Some(Errno::ENOSPC | Errno::EDQUOT) => 507,
         _ => 500,
     };
-    Refused(status, Some(format!("{call} \"{}\" failed ({})", path.display(), os_error(problem))))
+    Refused(
+        status,
+        Some(format!("{call} \"{}\" failed ({})", error::path_text(&path), os_error(problem))),
+    )
 }
 
 /// Does what the request asks for.
@@ -175,7 +178,7 @@ async fn put(exchange: &mut Exchange) -> Result<Outcome, Refused> {
     let path = path_of(exchange, &exchange.uri);
     let before = fs::metadata(&path);
     if before.as_ref().is_ok_and(Metadata::is_dir) {
-        let text = format!("\"{}\" could not be created: it is a folder", path.display());
+        let text = format!("\"{}\" could not be created: it is a folder", error::path_text(&path));
         return Err(Refused(409, Some(text)));
     }
     let mode = location.of::<Conf>().dav_access.0;
@@ -260,7 +263,7 @@ async fn delete(exchange: &Exchange) -> Result<Outcome, Refused> {
     let depth = depth(exchange)?;
     if found.is_dir() {
         if !has_slash(uri) {
-            let text = format!("DELETE \"{}\" failed: it is a folder", path.display());
+            let text = format!("DELETE \"{}\" failed: it is a folder", error::path_text(&path));
             return Err(Refused(409, Some(text)));
         }
         if depth == Some("0") {
@@ -284,7 +287,7 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
     let field = exchange.request.field(b"destination");
     let field = field.ok_or_else(|| bad("client sent no \"Destination\" header"))?;
     let invalid = || {
-        let text = String::from_utf8_lossy(field).into_owned();
+        let text = error::verbatim(field);
         bad(&format!("client sent invalid \"Destination\" header: \"{text}\""))
     };
     let target = if field.starts_with(b"/") {
@@ -337,7 +340,7 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     let found =
         fs::symlink_metadata(&from).map_err(|problem| failed("lstat()", &from, &problem, 404))?;
     if found.is_dir() != has_slash(&exchange.uri) {
-        let text = format!("\"{}\" is collection", from.display());
+        let text = format!("\"{}\" is collection", error::path_text(&from));
         return Err(Refused(409, Some(text)));
     }
     let inside =
@@ -347,13 +350,14 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     }
     if let Ok(there) = fs::symlink_metadata(&to) {
         if there.is_dir() && !found.is_dir() {
-            let text = format!("\"{}\" could not be overwritten: it is a folder", to.display());
+            let text =
+                format!("\"{}\" could not be overwritten: it is a folder", error::path_text(&to));
             return Err(Refused(409, Some(text)));
         }
         if !may_overwrite {
             return Err(Refused(
                 412,
-                Some(format!("\"{}\" could not be overwritten", to.display())),
+                Some(format!("\"{}\" could not be overwritten", error::path_text(&to))),
             ));
         }
         let old = to.clone();

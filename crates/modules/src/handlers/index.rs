@@ -72,7 +72,7 @@ fn folder(exchange: &mut Exchange) -> Option<Outcome> {
     match open::metadata(&path) {
         Ok(found) if found.is_dir() => None,
         Ok(_) => {
-            let shown = String::from_utf8_lossy(&path);
+            let shown = error::verbatim(&path);
             error::request(exchange, Level::Alert, &format!("\"{shown}\" is not a directory"));
             Some(Outcome::Status(500))
         }
@@ -83,7 +83,7 @@ fn folder(exchange: &mut Exchange) -> Option<Outcome> {
             }
             let conf = Rc::clone(&exchange.conf);
             if conf.location(exchange.location).http_core().log_not_found {
-                let shown = String::from_utf8_lossy(&path).into_owned();
+                let shown = error::verbatim(&path);
                 let text =
                     format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
                 error::request(exchange, Level::Error, &text);

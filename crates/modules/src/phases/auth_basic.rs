@@ -2,13 +2,14 @@
 
 use super::crypt;
 use bytes::Bytes;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::env::join;
 use yorozu_kernel::config::files::read_regular;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
@@ -97,14 +98,14 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
         return None;
     }
     let name = file.name.value(exchange);
-    let path = join(&file.folder, &String::from_utf8_lossy(&name));
+    let path = file.folder.join(OsStr::from_bytes(&name));
     let said = exchange.request.known(exchange.request.known.authorization);
     let Some((user, password)) = said.and_then(basic_credentials) else {
         let text = "no user/password was provided for basic authentication";
         error::request(exchange, Level::Info, text);
         return Some(challenge(exchange, &realm));
     };
-    let shown = (String::from_utf8_lossy(&user).into_owned(), path.display().to_string());
+    let shown = (error::verbatim(&user).into_owned(), error::path_text(&path).into_owned());
     let found = verify(path, user, password).await;
     let (user, path) = shown;
     match found {

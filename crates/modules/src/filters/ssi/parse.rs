@@ -1,6 +1,7 @@
 //! The language of server side includes: text with commands, `<!--#name parameter="value" … -->`.
 
 use bytes::Bytes;
+use yorozu_kernel::logging::error::verbatim;
 
 /// What a page is made of.
 #[derive(Debug, Eq, PartialEq)]
@@ -169,7 +170,7 @@ fn word<'t>(rest: &mut &'t [u8], is_in: impl Fn(&u8) -> bool) -> &'t [u8] {
 }
 
 fn string(word: &[u8]) -> String {
-    String::from_utf8_lossy(word).into_owned()
+    verbatim(word).into_owned()
 }
 
 /// What an `if` compares.

@@ -320,7 +320,7 @@ impl Page {
     }
 
     fn holds(&mut self, expr: &[u8]) -> Result<bool, Failure> {
-        let shown = || String::from_utf8_lossy(expr).into_owned();
+        let shown = || error::verbatim(expr);
         let read = condition(expr).map_err(|why| failure(format!("{why} in \"{}\"", shown())))?;
         Ok(match read {
             Condition::Some(text) => !self.expand(&text.to_ascii_lowercase())?.is_empty(),
@@ -412,11 +412,11 @@ impl Page {
         }
         if let Some(wait) = command.get("wait") {
             let is = |word: &[u8]| wait.eq_ignore_ascii_case(word);
-            if let Some(file) = command.get("file").map(String::from_utf8_lossy) {
+            if let Some(file) = command.get("file").map(error::verbatim) {
                 return Err(failure(format!("\"wait\" cannot be used with file=\"{file}\"")));
             }
             if !is(b"yes") && !is(b"no") {
-                let wait = String::from_utf8_lossy(wait);
+                let wait = error::verbatim(wait);
                 return Err(failure(format!("invalid value \"{wait}\" in the \"wait\" parameter")));
             }
         }
@@ -429,7 +429,7 @@ impl Page {
         match uri::parse_unsafe(&target) {
             Some(parts) => Ok((parts.path, parts.args.unwrap_or_default())),
             None => {
-                let target = String::from_utf8_lossy(&target).into_owned();
+                let target = error::verbatim(&target);
                 Err(failure(format!("unsafe URI \"{target}\" was detected")))
             }
         }
@@ -454,7 +454,7 @@ impl Page {
         }
         if !matches!(encoding, b"none" | b"url" | b"entity") {
             // As nginx: the value is shown all the same.
-            let encoding = String::from_utf8_lossy(encoding);
+            let encoding = error::verbatim(encoding);
             let text = format!("unknown encoding \"{encoding}\" in the \"echo\" command");
             error::request(&self.exchange, Level::Error, &text);
         }
@@ -524,13 +524,13 @@ impl Page {
                     continue;
                 }
                 if end == 0 || (is_braced && inner.get(end) != Some(&b'}')) {
-                    let text = String::from_utf8_lossy(text);
+                    let text = error::verbatim(text);
                     return Err(failure(format!("invalid variable name in \"{text}\"")));
                 }
                 let name = String::from_utf8_lossy(&inner[..end]).to_ascii_lowercase();
                 out.extend(self.variable(&name).unwrap_or_default());
                 if out.len() > limits::SSI_KEPT_BYTES {
-                    let text = String::from_utf8_lossy(text);
+                    let text = error::verbatim(text);
                     return Err(failure(format!("too long value of \"{text}\"")));
                 }
                 rest = &inner[end + usize::from(is_braced)..];

@@ -101,7 +101,7 @@ async fn respond(exchange: &mut Exchange) -> Outcome {
             Ok(made) => made,
             Err(problem) => {
                 let path = path::request_filename(exchange);
-                let path = String::from_utf8_lossy(&path);
+                let path = error::verbatim(&path);
                 let text = match problem.starts_with("mp4 ") {
                     true => format!("\"{path}\" {problem}"),
                     false => format!("{problem} in \"{path}\""),

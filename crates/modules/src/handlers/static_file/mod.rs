@@ -59,7 +59,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         error::request(
             exchange,
             Level::Crit,
-            &format!("\"{}\" is not a regular file", String::from_utf8_lossy(&path)),
+            &format!("\"{}\" is not a regular file", error::verbatim(&path)),
         );
         return Outcome::Status(404);
     }
@@ -195,7 +195,7 @@ fn forbidden_listing(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(405);
     }
     let path = path::request_filename(exchange);
-    let text = format!("directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
+    let text = format!("directory index of \"{}\" is forbidden", error::verbatim(&path));
     error::request(exchange, Level::Error, &text);
     Outcome::Status(403)
 }
@@ -210,7 +210,7 @@ fn not_opened(
     if status != 404 || location.http_core().log_not_found {
         let level = if status == 500 { Level::Crit } else { Level::Error };
         let call = Links::of(exchange, path).call();
-        let path = String::from_utf8_lossy(path);
+        let path = error::verbatim(path);
         let text = format!("{call} \"{path}\" failed ({})", error::os_error(problem));
         error::request(exchange, level, &text);
     }

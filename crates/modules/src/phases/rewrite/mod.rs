@@ -531,7 +531,7 @@ impl Rewrite {
     fn log(&self, exchange: &Exchange, is_match: bool) {
         let verdict = if is_match { "matches" } else { "does not match" };
         note(exchange, || {
-            let uri = String::from_utf8_lossy(&exchange.uri);
+            let uri = error::verbatim(&exchange.uri);
             format!("\"{}\" {verdict} \"{uri}\"", self.regex.source())
         });
     }
@@ -571,9 +571,7 @@ impl Rewrite {
                 location.push(b'?');
                 location.extend_from_slice(&args);
             }
-            note(exchange, || {
-                format!("rewritten redirect: \"{}\"", String::from_utf8_lossy(&location))
-            });
+            note(exchange, || format!("rewritten redirect: \"{}\"", error::verbatim(&location)));
             let mut response = Response::new(status);
             response.location = Some(location.into());
             return Step::Done(Outcome::Redirect(Box::new(response)));
@@ -589,7 +587,7 @@ impl Rewrite {
         exchange.has_set_args |= args.is_some() || exchange.has_args();
         exchange.args = args.unwrap_or_default();
         note(exchange, || {
-            let text = String::from_utf8_lossy;
+            let text = error::verbatim;
             format!(
                 "rewritten data: \"{}\", args: \"{}\"",
                 text(&exchange.uri),

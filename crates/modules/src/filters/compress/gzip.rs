@@ -119,6 +119,10 @@ impl Adds for MimeTypes {
     }
 }
 
+/// `msie6`, as nginx finds it: the first "MSIE " is followed by 4 or 5, or by 6 without "SV1" behind it; and it is not Opera
+/// that says so.
+const MSIE_6: &[u8] = br"^(?!.*Opera)(?:(?!MSIE ).)*MSIE (?:[45]\..|6\..(?!.*SV1))";
+
 /// `gzip_disable`
 #[derive(Clone, Debug, Default)]
 pub struct Agents(Vec<Regex>);
@@ -126,10 +130,9 @@ pub struct Agents(Vec<Regex>);
 impl Adds for Agents {
     fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
-            // nginx's mask: MSIE 4 to 6 without "SV1".
-            let pattern: &[u8] =
-                if &word[..] == b"msie6" { b"MSIE [4-6]\\.(?!.*SV1)" } else { word };
-            self.0.push(Regex::compile(pattern, true, args.env)?);
+            let (pattern, is_caseless) =
+                if &word[..] == b"msie6" { (MSIE_6, false) } else { (&word[..], true) };
+            self.0.push(Regex::compile(pattern, is_caseless, args.env)?);
         }
         Ok(())
     }
@@ -214,6 +217,12 @@ fn is_disabled(agent: Option<&[u8]>, gzip: &Conf) -> bool {
     }
 }
 
+/// Whether it is the last of what semicolons set apart in a part of a list: so nginx reads `max-age=0; private`.
+fn ends_with_word(part: &[u8], word: &[u8]) -> bool {
+    let last = part.rsplit(|byte| *byte == b';').next().unwrap_or_default();
+    last.trim_ascii().eq_ignore_ascii_case(word)
+}
+
 /// nginx's rules for requests with `Via`.
 fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxied) -> bool {
     let has = |flag| proxied.contains(flag);
@@ -239,7 +248,8 @@ fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxie
     if response.field(b"cache-control").is_some() {
         let word = |name: &[u8], flag| {
             let mut values = response.values(b"cache-control");
-            has(flag) && values.any(|value| field::list_has(value, name))
+            has(flag)
+                && values.any(|value| field::list(value).any(|part| ends_with_word(part, name)))
         };
         return word(b"no-cache", Proxied::NO_CACHE)
             || word(b"no-store", Proxied::NO_STORE)

@@ -9,7 +9,7 @@ use yorozu_gateway::{fastcgi, proxy, scgi, uwsgi};
 use yorozu_kernel::base::faults;
 use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
-use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
+use yorozu_kernel::exchange::outcome::{Outcome, Pending, Permission, Progress};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::{Exchange, body_failed, error_page};
@@ -138,7 +138,9 @@ pub fn run(exchange: &mut Exchange, pending: Pending) -> Later<'_, Outcome> {
     }
     if is_purge(exchange) {
         let location = exchange.conf.location(exchange.location);
-        let has_rules = location.of::<access::Conf>().is_set();
+        // Of one that they refuse, another check let it in.
+        let said = access::check(exchange, location.of::<access::Conf>());
+        let has_rules = said != Permission::NoOpinion;
         return Box::pin(purge::run(exchange, &CACHED, has_rules));
     }
     let handler = Arc::clone(&exchange.conf.location(exchange.location).handler);

@@ -13,7 +13,7 @@ use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::handler::Bound;
 use yorozu_kernel::exchange::keep_alive;
-use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
+use yorozu_kernel::exchange::outcome::{Outcome, Pending, Permission, Step};
 use yorozu_kernel::exchange::{Exchange, Pass, Role};
 use yorozu_kernel::find_config::{self, Found};
 use yorozu_kernel::logging::error::{self, Level};
@@ -259,14 +259,12 @@ fn access(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
-    let allowed = access::allows(exchange, location.of::<access::Conf>());
-    let denied = (allowed == Some(false)).then_some(403);
     let is_asked =
         location.of::<auth_basic::Conf>().is_on() || location.of::<auth_request::Conf>().is_on();
-    let is_decided = match allowed {
-        Some(true) => is_any,
-        Some(false) => !is_any,
-        None => false,
+    let (denied, is_decided) = match access::check(exchange, location.of::<access::Conf>()) {
+        Permission::Allow => (None, is_any),
+        Permission::NoOpinion => (None, false),
+        Permission::Refuse(status) => (Some(status), !is_any),
     };
     if is_asked && !is_decided {
         return Outcome::Wait(Pending::Authentication { denied });
@@ -340,16 +338,17 @@ async fn authenticate(exchange: &mut Exchange, mut denied: Option<u16>) -> Optio
             false if !location.of::<auth_request::Conf>().is_on() => continue,
             false => Box::pin(auth_request::check(exchange)).await,
         };
+        exchange.pass.is_let_in_by_credentials |= found == Permission::Allow;
         match found {
-            None if is_any => {
+            Permission::Allow if is_any => {
                 exchange.challenges.clear();
                 return None;
             }
-            None => {}
+            Permission::Allow | Permission::NoOpinion => {}
             // As nginx: the challenge is sent also if another check refused.
-            Some(401 | 403) if is_any && denied == Some(401) => {}
-            Some(status @ (401 | 403)) if is_any => denied = Some(status),
-            Some(status) => return Some(status),
+            Permission::Refuse(401 | 403) if is_any && denied == Some(401) => {}
+            Permission::Refuse(status @ (401 | 403)) if is_any => denied = Some(status),
+            Permission::Refuse(status) => return Some(status),
         }
     }
     denied

@@ -65,7 +65,7 @@ pub fn is_asked(exchange: &mut Exchange, families: &[&Family]) -> bool {
     rule(exchange, conf.location(exchange.location), families).is_some()
 }
 
-/// Purges what the request asks for. `has_rules`: `allow` and `deny` have let the client in.
+/// Purges what the request asks for. `has_rules`: `allow` and `deny` name the client, and it was let in.
 pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool) -> Outcome {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
@@ -87,6 +87,10 @@ pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool)
         return Outcome::Status(404);
     }
     let (purges, shown) = purges(exchange, conf, &zones);
+    if exchange.doubt.is_open() {
+        // Which pages are meant.
+        return Outcome::Status(500);
+    }
     let (mut count, mut told, mut is_durable) = (0, None::<Told>, true);
     for (zone, purges) in purges {
         match everywhere(&config, &zone, purges, PurgeMode::Hard).await {

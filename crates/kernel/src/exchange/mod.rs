@@ -112,6 +112,8 @@ impl Default for Redirects {
 pub struct Pass {
     /// The slice that the upstream is asked for.
     pub slice: Cell<Option<Slice>>,
+    /// Whether `auth_basic` or `auth_request` let the client in.
+    pub is_let_in_by_credentials: bool,
     /// What modules keep with it.
     states: States,
 }
@@ -119,7 +121,7 @@ pub struct Pass {
 impl Pass {
     /// What a shadow of the request has of it.
     fn for_shadow(&self) -> Self {
-        Self { slice: Cell::default(), states: self.states.for_shadow() }
+        Self { states: self.states.for_shadow(), ..Self::default() }
     }
 }
 

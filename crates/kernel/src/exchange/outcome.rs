@@ -59,6 +59,17 @@ pub enum Step {
     Delay(Duration),
 }
 
+/// What a check of the access phase says about a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Permission {
+    /// It lets the client in: with `satisfy any` that is enough.
+    Allow,
+    /// It has nothing to say about the client. That lets no one in whom another check refuses.
+    NoOpinion,
+    /// The status the client gets.
+    Refuse(u16),
+}
+
 /// How far a request came without waiting.
 pub enum Progress {
     /// The response is ready for the filters.

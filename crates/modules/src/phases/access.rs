@@ -8,6 +8,7 @@ use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, silent};
 use yorozu_kernel::config::spans::{Address, Range, Spans};
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::outcome::Permission;
 
 /// The module.
 pub const MODULE: Module =
@@ -135,9 +136,13 @@ impl Conf {
     }
 }
 
-/// Whether the first rule that matches the client admits it; `None`: none matches.
-pub fn allows(exchange: &Exchange, conf: &Conf) -> Option<bool> {
-    conf.allows(exchange.remote.ip())
+/// What the first rule that matches the client says.
+pub fn check(exchange: &Exchange, conf: &Conf) -> Permission {
+    match conf.allows(exchange.remote.ip()) {
+        Some(true) => Permission::Allow,
+        Some(false) => Permission::Refuse(403),
+        None => Permission::NoOpinion,
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::credentials::basic_credentials;
+use yorozu_kernel::exchange::outcome::Permission;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
@@ -83,19 +84,19 @@ thread_local! {
     static HASHING: Arc<Semaphore> = Arc::new(Semaphore::new(limits::HASHES_MAX));
 }
 
-/// Admits the request (`None`), or the status it gets.
+/// Whether name and password let the client in.
 ///
 /// # Source
 /// nginx, `ngx_http_auth_basic_module`.
-pub async fn check(exchange: &mut Exchange) -> Option<u16> {
+pub async fn check(exchange: &mut Exchange) -> Permission {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
     let (Some(realm), Some(file)) = (&conf.auth_basic.0, &conf.auth_basic_user_file) else {
-        return None;
+        return Permission::NoOpinion;
     };
     let realm = realm.value(exchange);
     if &realm[..] == b"off" {
-        return None;
+        return Permission::NoOpinion;
     }
     let name = file.name.value(exchange);
     let path = file.folder.join(OsStr::from_bytes(&name));
@@ -103,25 +104,25 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     let Some((user, password)) = said.and_then(basic_credentials) else {
         let text = "no user/password was provided for basic authentication";
         error::request(exchange, Level::Info, text);
-        return Some(challenge(exchange, &realm));
+        return challenge(exchange, &realm);
     };
     let shown = (error::verbatim(&user).into_owned(), error::path_text(&path).into_owned());
     let found = verify(path, user, password).await;
     let (user, path) = shown;
     match found {
-        PasswordCheck::Match => return None,
+        PasswordCheck::Match => return Permission::Allow,
         PasswordCheck::Crowded => {
             error::request(exchange, Level::Error, "too many passwords wait to be checked");
-            return Some(503);
+            return Permission::Refuse(503);
         }
         PasswordCheck::NoFile => {
             let text = format!("open() \"{path}\" failed (2: No such file or directory)");
             error::request(exchange, Level::Error, &text);
-            return Some(403);
+            return Permission::Refuse(403);
         }
         PasswordCheck::Unreadable => {
             error::request(exchange, Level::Crit, &format!("open() \"{path}\" failed"));
-            return Some(500);
+            return Permission::Refuse(500);
         }
         PasswordCheck::NoUser => {
             let text = format!("user \"{user}\" was not found in \"{path}\"");
@@ -132,13 +133,13 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
             error::request(exchange, Level::Error, &text);
         }
     }
-    Some(challenge(exchange, &realm))
+    challenge(exchange, &realm)
 }
 
-fn challenge(exchange: &mut Exchange, realm: &[u8]) -> u16 {
+fn challenge(exchange: &mut Exchange, realm: &[u8]) -> Permission {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
     exchange.challenges.push((Bytes::from_static(b"WWW-Authenticate"), value.into()));
-    401
+    Permission::Refuse(401)
 }
 
 /// Looks the name up and checks the password.

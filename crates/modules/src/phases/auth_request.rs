@@ -9,6 +9,7 @@ use yorozu_kernel::config::names::VariableNames;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::outcome::Permission;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::variables::Variable;
 use yorozu_kernel::logging::error::{self, Level};
@@ -58,15 +59,15 @@ impl Conf {
     }
 }
 
-/// Admits the request (`None`), or the status it gets.
+/// Whether the location that is asked lets the client in.
 ///
 /// # Source
 /// nginx, `ngx_http_auth_request_module`.
-pub async fn check(exchange: &mut Exchange) -> Option<u16> {
+pub async fn check(exchange: &mut Exchange) -> Permission {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
-    let uri = conf.auth_request.0.as_ref()?;
-    let Some(mut asked) = exchange.subrequest(uri) else { return Some(500) };
+    let Some(uri) = &conf.auth_request.0 else { return Permission::NoOpinion };
+    let Some(mut asked) = exchange.subrequest(uri) else { return Permission::Refuse(500) };
     let whole = config.engine.whole;
     let status = match whole(&mut asked).await {
         Ok(response) => {
@@ -89,12 +90,12 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     // Variables are of both, as nginx has it.
     exchange.variables = std::mem::take(&mut asked.variables);
     match status {
-        200..=299 => None,
-        401 | 403 => Some(status),
+        200..=299 => Permission::Allow,
+        401 | 403 => Permission::Refuse(status),
         other => {
             let text = format!("auth request unexpected status: {other}");
             error::request(exchange, Level::Error, &text);
-            Some(500)
+            Permission::Refuse(500)
         }
     }
 }

@@ -17,12 +17,11 @@ use std::net::IpAddr;
 use yorozu_http::field;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::files::read_regular;
-use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::forwarded;
+use yorozu_kernel::exchange::outcome::Permission;
 use yorozu_kernel::logging::error;
-use yorozu_modules::phases::{access, auth_basic, auth_request};
+use yorozu_modules::phases::access;
 
 /// Name of the cookie.
 const COOKIE: &[u8] = b"yorozu_console";
@@ -87,10 +86,8 @@ impl Rights {
     /// # Errors
     /// It is another name.
     pub(super) fn admit_host(&self, exchange: &mut Exchange) -> Result<(), String> {
-        let location = exchange.conf.location(exchange.location);
         // With `satisfy any` the address may have been enough.
-        let asks = has_password(location) && location.http_core().satisfy == Satisfy::All;
-        if self.token.is_some() || asks {
+        if self.token.is_some() || exchange.pass.is_let_in_by_credentials {
             return Ok(());
         }
         let host = String::from_utf8_lossy(&exchange.request.host).into_owned();
@@ -139,11 +136,8 @@ impl Rights {
 /// Whether the location lets the client in by a rule of its own; that it forbids others does not.
 fn is_let_in(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
-    has_password(location) || access::allows(exchange, location.of::<access::Conf>()) == Some(true)
-}
-
-fn has_password(location: &LocationConf) -> bool {
-    location.of::<auth_basic::Conf>().is_on() || location.of::<auth_request::Conf>().is_on()
+    exchange.pass.is_let_in_by_credentials
+        || access::check(exchange, location.of::<access::Conf>()) == Permission::Allow
 }
 
 /// The token in a file: its first line.

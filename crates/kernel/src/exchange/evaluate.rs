@@ -180,7 +180,7 @@ impl Variable {
                 value.is_some_and(|value| put(out, &value))
             }
             Self::Args => put(out, &exchange.args) && exchange.has_args(),
-            Self::RequestMethod => put_known(out, exchange.request.method_text()),
+            Self::RequestMethod => put_known(out, exchange.method_text()),
             Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
             Self::Slot(slot) => append_slot(exchange, *slot, out),
             Self::RequestField(name) => match &name[..] {

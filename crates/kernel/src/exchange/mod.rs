@@ -204,6 +204,8 @@ pub struct Exchange {
     pub attempts: Attempts,
     pub cache_status: Option<CacheStatus>,
     pub role: Role,
+    /// Of a subrequest: the method of the client's request.
+    pub method_of_client: Option<Bytes>,
     /// Whether the connection must end without a response.
     pub is_given_up: bool,
     /// Whether the client's content did not come in time.
@@ -299,6 +301,7 @@ impl Exchange {
             attempts: Attempts::default(),
             cache_status: None,
             role: Role::Request,
+            method_of_client: None,
             is_given_up: false,
             is_content_late: false,
             charset: None,
@@ -324,6 +327,11 @@ impl Exchange {
     /// Whether it is a part of another request's answer.
     pub fn is_subrequest(&self) -> bool {
         self.role == Role::Subrequest
+    }
+
+    /// `$request_method`. As nginx: of a subrequest that of the client's request, by which it may decide; it is itself a GET.
+    pub fn method_text(&self) -> &[u8] {
+        self.method_of_client.as_deref().unwrap_or_else(|| self.request.method_text())
     }
 
     /// Whether it is only asked about.

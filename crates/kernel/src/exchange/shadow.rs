@@ -5,6 +5,7 @@ use super::subrequests::TooMany;
 use super::{Exchange, Pass, Role};
 use crate::config::regex::Captures;
 use crate::logging::error::{self, Level};
+use bytes::Bytes;
 use std::rc::Rc;
 
 /// Exchanges like this one without its client, for work that outlives it or goes beside it.
@@ -25,6 +26,8 @@ impl Exchange {
         asked.subrequests = subrequests;
         asked.role = Role::Subrequest;
         asked.request_id = (*self.id()).into();
+        let method = || Bytes::copy_from_slice(self.request.method_text());
+        asked.method_of_client = Some(self.method_of_client.clone().unwrap_or_else(method));
         asked.request.become_get();
         asked.captures = Captures::default();
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
@@ -48,6 +51,7 @@ impl Exchange {
             RequestBody::none(),
         );
         shadow.role = self.role;
+        shadow.method_of_client.clone_from(&self.method_of_client);
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);

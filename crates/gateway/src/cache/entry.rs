@@ -26,8 +26,12 @@ pub fn collector(
     started: std::time::Instant,
 ) -> Option<Box<Collector>> {
     // It is large, and without a cache there is none: not to be taken in vain.
-    exchange.pass.of::<Plan>()?;
-    storing::objections(exchange, conf);
+    let plan = exchange.pass.of::<Plan>()?;
+    let (is_refresh, is_out) = (plan.is_refresh, plan.not_stored.is_some());
+    // What a refresh ends depends on them. Of others they need not be known where the answer is not stored anyway.
+    if is_refresh || !(is_out || is_forbidden(exchange, conf)) {
+        storing::objections(exchange, conf);
+    }
     let mut plan = exchange.pass.take::<Plan>()?;
     let making = plan.making.take()?;
     match entry_head(exchange, conf, head, response, &plan) {
@@ -62,22 +66,27 @@ pub(super) fn may_be_stored(
     if let Some(why) = plan.not_stored {
         return Err(why);
     }
-    // Once more: it may name what the upstream answered.
-    if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
+    if is_forbidden(exchange, conf) {
         return Err(NotStored::Forbidden);
     }
     if exchange.doubt.is_there() {
         return Err(NotStored::Undecided);
     }
-    let objections = plan.objections.as_ref();
-    objections.map_or(Ok(()), |objections| objections.judge(conf, head))?;
-    if objections.is_some_and(|found| found.credentials.are_there) && head.status == 401 {
+    // Not known: it was forbidden a moment ago.
+    let objections = plan.objections.as_ref().ok_or(NotStored::Forbidden)?;
+    objections.judge(conf, head)?;
+    if objections.credentials.are_there && head.status == 401 {
         return Err(NotStored::Authorization);
     }
     if unkeyed::leads_to_itself(exchange, conf, head) {
         return Err(NotStored::Loop);
     }
-    Ok(objections.is_some_and(|objections| objections.credentials.are_unkeyed))
+    Ok(objections.credentials.are_unkeyed)
+}
+
+/// `*_no_cache`, when the upstream has answered: it may name what that said.
+fn is_forbidden(exchange: &mut Exchange, conf: &Conf) -> bool {
+    conf.no_cache.0.iter().any(|value| value.is_true(exchange))
 }
 
 /// The tags that an answer gives its page, and the aliases of that.

@@ -91,7 +91,7 @@ def attacks():
     for name in ('X_Forwarded_Host', 'X-Forwarded_Host', 'x_forwarded_proto', 'X_Original_URL'):
         value = {'o': 'https', 'L': '/evil'}.get(name[-1], 'evil.test')
         yield f'{name}', '%P', HOST, [(name, value)]
-    for host in HOSTS[:-1]:
+    for host in HOSTS:
         yield f'Host: {host}', '%P', host, []
         yield f'an absolute target, {host}', f'http://{host}%P', HOST, []
     yield 'an absolute target and another Host', 'http://victim.test%P', 'evil.test', []

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_http::field;
 use yorozu_http::uri::split_authority;
+use yorozu_kernel::config::servers::ServerName;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::outcome::Progress;
@@ -36,7 +37,12 @@ pub enum Suspect {
     Disguised(Bytes),
     /// The way its host is written: with a port that it was not asked at, in capitals, with a dot behind it.
     Authority,
+    /// Its host, which is none of its server's names; with the one it would have else.
+    Host(Bytes),
 }
+
+/// A host that no server is asked for (RFC 6761, section 6.4).
+const NO_HOST: &[u8] = b"host.invalid";
 
 /// A suspect that the upstream sees and the key does not hold.
 #[derive(Clone, Debug)]
@@ -76,7 +82,7 @@ impl Suspect {
     fn field_name(&self) -> Option<&[u8]> {
         match self {
             Self::Field(name) => Some(name),
-            Self::Authority => Some(b"host"),
+            Self::Authority | Self::Host(_) => Some(b"host"),
             Self::Disguised(_) => None,
         }
     }
@@ -115,6 +121,10 @@ pub fn take_away(request: &mut Request, suspect: &Suspect) {
             request.retain_fields(|found| !field::is_alike(found, name));
         }
         Suspect::Authority => request.normalize_authority(),
+        Suspect::Host(name) => {
+            request.host = name.clone();
+            request.normalize_authority();
+        }
     }
 }
 
@@ -177,6 +187,24 @@ pub fn walked(
     Some((asked, progress))
 }
 
+/// The host, if the request came to its server by none of that one's names: whatever is asked for that no server has leads to
+/// the default one.
+fn strange_host(exchange: &Exchange) -> Option<Suspect> {
+    let (conf, request) = (&exchange.conf, &exchange.request);
+    let names = &conf.server(exchange.server).names;
+    // Without a name any host is its own.
+    let first = names.iter().find(|name| name.is_real())?;
+    let by_name = find_config::named(conf.socket(&exchange.client), &request.host);
+    if by_name == Some(exchange.server) || request.host.is_empty() {
+        return None;
+    }
+    let name = match first {
+        ServerName::Text(text) if !text.contains('*') => text.trim_start_matches('.').as_bytes(),
+        ServerName::Text(_) | ServerName::Regex(..) => NO_HOST,
+    };
+    Some(Suspect::Host(Bytes::copy_from_slice(name)))
+}
+
 /// What the request says that may not fit the URL it came for.
 fn suspects(exchange: &Exchange) -> Vec<Suspect> {
     let own = Own::of(exchange);
@@ -184,6 +212,7 @@ fn suspects(exchange: &Exchange) -> Vec<Suspect> {
     if !own.is_written_plainly() {
         found.push(Suspect::Authority);
     }
+    found.extend(strange_host(exchange));
     let request = &exchange.request;
     for field in &request.fields {
         let name = request.name(field);

@@ -140,6 +140,13 @@ impl Control {
                 Err(NotStored::NoCache)
             };
         }
+        if is_never_stored(head.status) {
+            // Unless the operator names it.
+            return match conf.cache_valid.lifetime(head.status) {
+                Some(_) => self.by_configuration(head, conf, now, born_at),
+                None => Err(NotStored::NoLifetime),
+            };
+        }
         let expires = head
             .field(b"expires")
             .filter(|_| !self.is_targeted && !conf.ignore_headers.contains(IgnoreHeaders::EXPIRES));
@@ -215,6 +222,12 @@ impl Control {
 /// `Date`, or when it arrived; in seconds.
 fn sent_at(head: &Head, now: i64) -> i64 {
     head.field(b"date").and_then(|value| date::parse(value)).unwrap_or(now / 1000)
+}
+
+/// Statuses that say how one client asked, or where it is: whatever the answer says, it is not for others (RFC 6585, sections 3
+/// to 6).
+fn is_never_stored(status: u16) -> bool {
+    matches!(status, 428 | 429 | 431 | 511)
 }
 
 fn has_validator(head: &Head) -> bool {

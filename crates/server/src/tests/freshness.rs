@@ -65,6 +65,15 @@ fn the_lifetime_comes_from_the_strongest_authority() {
     for (status, fields, expected) in table {
         assert_eq!(until(VALID, *status, fields), *expected, "{status} {fields:?}");
     }
+    // About one request, whatever they say; unless the operator names them.
+    for status in [428, 429, 431, 511] {
+        assert_eq!(until(VALID, status, &[("Cache-Control", "public, max-age=9")]), None);
+        assert_eq!(until(VALID, status, &[("Expires", "Thu, 01 Jan 1970 00:20:00 GMT")]), None);
+        assert_eq!(until(VALID, status, &[("X-Accel-Expires", "9")]), Some(1009));
+        let named = format!("fastcgi_cache_valid {status} 5s;");
+        assert_eq!(until(&named, status, &[("Cache-Control", "max-age=9")]), Some(1005));
+        assert_eq!(until(&named, status, &[("Cache-Control", "private")]), None);
+    }
     // Not well-formed, but it says how long it may be kept: the operator's hour is no more than that.
     for said in ["public max-age=0", "public; max-age=0", "public s-maxage=0", "public max-age"] {
         assert_eq!(until(VALID, 200, &[("Cache-Control", said)]), None, "{said}");

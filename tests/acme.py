@@ -6,7 +6,7 @@
 A recent pebble comes by Go's own client into target/tools, where there is one; else Debian's package is used, which knows
 neither the times of renewal nor profiles: the tests of these are ignored then.
 """
-import asyncio, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
+import asyncio, email.utils, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
 import sys, threading, time
 from attacks import h3wire
 from issuer import ScriptedIssuer, problem
@@ -663,9 +663,10 @@ def test_a_name_is_added_and_an_issuer_changed():
                 equal((issuer.issued(), other.issued(), other.accounts()), (2, 1, 1))
 
 
-def with_scripted(work, names='a.example'):
+def with_scripted(work, names='a.example', answers=()):
     """A server whose issuer says what `work` has it say."""
     with Folder() as folder, ScriptedIssuer() as issuer:
+        issuer.answers.update(answers)
         conf = conf_of(None, free_port(), names=names, block=issuer.block())
         with Server(folder, conf) as server:
             work(issuer, server)
@@ -758,6 +759,28 @@ def test_answers_of_an_issuer_that_are_none():
         assert server.resident_bytes() - before < 64 << 20, server.resident_bytes() - before
         equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
     with_scripted(work)
+
+
+def test_what_is_no_answer_of_an_issuer_is_said_clearly():
+    """As of a proxy in front of it: the status, the kind of content and the address; and when it wants to be asked again."""
+    page = b'<html><body>Service Unavailable</body></html>'
+    in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    cases = [((503, {'Retry-After': '700', 'Content-Type': 'text/html'}, page), '503 Service Unavailable with text/html', 700),
+             ((429, {'Retry-After': in_an_hour, 'Content-Type': 'text/plain'}, b'slow down'), '429 Too Many Requests with text/plain', 3600),
+             ((200, {'Content-Type': 'text/html'}, page), '200 OK with text/html', 60),
+             (problem('rateLimited', 429, 'too many', Retry_After='800'), '429 Too Many Requests: too many', 800)]
+    for path in '/dir', '/order':
+        for answer, text, pause in cases:
+            def work(issuer, server):
+                line = outcome(server)
+                is_understood = path == '/order' and isinstance(answer[2], dict)
+                expected = f'the issuer answered {text} while requesting "{issuer.uri}{path}"'
+                assert ('rateLimited' if is_understood else expected) in line[5], (path, line)
+                said = int(re.search('next attempt in ([0-9]+) s', server.log()).group(1))
+                # A date is less than an hour away by now.
+                assert pause - 60 * PATIENCE <= said <= pause * 1.03, (said, pause)
+                equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
+            with_scripted(work, answers={path: answer})
 
 
 def unverified(port):

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::pki_types::ServerName;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -45,6 +46,31 @@ pub(crate) struct Seen {
     pub retry_after: Option<Duration>,
     /// Where its terms are.
     pub terms: Option<String>,
+    /// The last answer, for a message where it was none that the library understands.
+    pub answered: Option<Answered>,
+}
+
+/// An answer of the issuer, or of what stands in front of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Answered {
+    status: StatusCode,
+    content_type: String,
+    uri: String,
+    /// What a problem document says (RFC 7807).
+    detail: Option<String>,
+}
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, content_type, uri, detail } = self;
+        write!(f, "the issuer answered {status}")?;
+        match detail {
+            Some(detail) => write!(f, ": {detail}")?,
+            None if content_type.is_empty() => {}
+            None => write!(f, " with {content_type}")?,
+        }
+        write!(f, " while requesting \"{uri}\"")
+    }
 }
 
 /// Shared by the task that sees and those who ask.
@@ -115,7 +141,7 @@ async fn respond(duty: &Duty, sight: &Sight, request: Sent) -> Result<BytesRespo
             left -= 1;
             continue;
         }
-        note(sight, &answer);
+        note(sight, &shown, &answer);
         let (parts, content) = answer.into_parts();
         return Ok(BytesResponse { parts, body: Box::new(content) });
     }
@@ -146,7 +172,7 @@ fn resolved(base: &Uri, location: &str) -> Option<Uri> {
 }
 
 /// Keeps what the library does not read.
-fn note(sight: &Sight, answer: &Response<Bytes>) {
+fn note(sight: &Sight, uri: &str, answer: &Response<Bytes>) {
     let mut seen = sight.get();
     seen.retry_after = None;
     if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
@@ -160,8 +186,18 @@ fn note(sight: &Sight, answer: &Response<Bytes>) {
             }
         });
     }
+    let is_wanted = seen.terms.is_none() || !answer.status().is_success();
+    let document: Option<serde_json::Value> =
+        is_wanted.then(|| serde_json::from_slice(answer.body()).ok()).flatten();
+    let field = |name: header::HeaderName| answer.headers().get(name)?.to_str().ok();
+    let detail = document.as_ref().filter(|_| !answer.status().is_success());
+    seen.answered = Some(Answered {
+        status: answer.status(),
+        content_type: field(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
+        uri: uri.to_owned(),
+        detail: detail.and_then(|found| Some(found["detail"].as_str()?.to_owned())),
+    });
     if seen.terms.is_none() {
-        let document: Option<serde_json::Value> = serde_json::from_slice(answer.body()).ok();
         let terms = document.as_ref().and_then(|found| found["meta"]["termsOfService"].as_str());
         seen.terms = terms.map(str::to_owned);
     }

@@ -15,7 +15,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(10 * 24 * 60 * 60);
 const SOON_PART: u32 = 20;
 /// Bounds of the time between two questions for a time of renewal; nginx's.
 const INFO_PAUSE_MIN: Duration = Duration::from_secs(60);
-const INFO_PAUSE_MAX: Duration = DAY;
+pub(crate) const INFO_PAUSE_MAX: Duration = DAY;
 
 /// The pause after the given number of failures in a row; `chance` is between 0 and 1.
 pub(crate) fn pause(failures: u32, chance: f64) -> Duration {

@@ -43,6 +43,11 @@ impl Failure {
             let text = match error {
                 // What failed is in the text already.
                 Error::Other(inner) => inner.to_string(),
+                // What came is no answer of an issuer: of a server in front of it, or of another one.
+                Error::Json(_) | Error::Str(_) => match seen.answered.take() {
+                    Some(answered) => format!("{answered} ({error})"),
+                    None => error.to_string(),
+                },
                 other => other.to_string(),
             };
             return Self { retry_after: seen.retry_after.take(), ..Self::from(plain(&text)) };

@@ -92,6 +92,14 @@ struct Renewal {
     failures: u32,
 }
 
+impl Renewal {
+    /// Whether the issuer is asked now when to renew. A time that is further away than any pause was meant by a clock that has
+    /// been set back since.
+    fn is_to_ask(&self, now: Duration) -> bool {
+        now >= self.ask_at || self.ask_at > now + schedule::INFO_PAUSE_MAX
+    }
+}
+
 /// A certificate that is tended.
 struct Tended {
     certificate: Arc<Certificate>,
@@ -270,7 +278,7 @@ impl Tended {
 
     /// When to renew: as the issuer says, or else by the certificate's life.
     async fn renew_at(&mut self, duty: &Arc<Duty>, shown: &Shown) -> Duration {
-        if now() >= self.renewal.ask_at {
+        if self.renewal.is_to_ask(now()) {
             self.ask(duty, shown).await;
         }
         let at = self
@@ -359,4 +367,19 @@ pub(crate) fn take_up(certificate: &Certificate) -> bool {
         certificate.show(Shown { is_issued: found.is_of_issuer, ..found.shown });
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_issuer_is_asked_again_though_the_clock_was_set_back() {
+        let now = Duration::from_secs(1_700_000_000);
+        let day = schedule::INFO_PAUSE_MAX;
+        let renewal = |ask_at| Renewal { ask_at, ..Renewal::default() };
+        assert!(renewal(now).is_to_ask(now) && Renewal::default().is_to_ask(now));
+        assert!(!renewal(now + day).is_to_ask(now), "a pause");
+        assert!(renewal(now + day * 365).is_to_ask(now), "of a clock that was a year ahead");
+    }
 }

@@ -785,6 +785,26 @@ def an_answer_waits_for_the_others():
         until('both', lambda: a.purge('/1') == 'sent')
 
 
+def what_a_lost_place_left_is_done_as_it_says():
+    """A node that lost its place purges everything softly; a purge that it finds in the stream is done by then as it was meant."""
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=10s&wait=20s') as (redis, (a, b)):
+        warm((a, b), '/1')
+        b.way.is_cut.set()
+        redis.ask('FLUSHALL')
+        # Else its question of before would be answered.
+        redis.ask('CLIENT', 'KILL', 'TYPE', 'normal')
+        VERSIONS['/1'] += 1
+        said = []
+        purge = threading.Thread(target=lambda: said.append(a.purge('/1')))
+        purge.start()
+        until('the entry', lambda: any(b'hard' in fields[b'lines'] for _, fields in redis.entries()))
+        b.way.is_cut.clear()
+        purge.join()
+        assert said == ['sent'], said
+        assert b.page('/1') == (1, 'MISS')
+        assert GONE in b.log()
+
+
 def what_is_too_long_is_passed():
     """Entries that are too long together are read one by one; one that is too long for any reader is passed, and costs the place."""
     with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=10s') as (redis, (a, b)):
@@ -1737,7 +1757,7 @@ TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, the_queue_on_disk_is_bounded, who_is_cut_off_says_so, a_line_that_is_cut_and_healed, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
-    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, what_is_too_long_is_passed, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
+    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, what_a_lost_place_left_is_done_as_it_says, what_is_too_long_is_passed, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,

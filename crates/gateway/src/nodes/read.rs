@@ -213,10 +213,16 @@ impl Reader<'_> {
             place.epoch = fastrand::u64(1..);
             self.bus.begin(place.epoch);
         }
+        // What is there is done as it says, and not only softly.
+        let run = self.bus.run;
+        let others = entries.iter().filter_map(|(_, message)| message.as_ref().ok());
+        let lines: Vec<_> =
+            others.filter(|message| message.run != run).map(|it| it.lines.clone()).collect();
         let (floor, marks) = if is_new { recalled(entries, id) } else { (id, Vec::new()) };
         blocking(self.bus, move |bus| {
             bus.enter(place.epoch);
             bus.mark(Some(floor), marks);
+            bus.purge(&lines.join("\n"));
             bus.purge_all();
             bus.reached(place);
             bus.note_place();

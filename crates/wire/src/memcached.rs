@@ -11,6 +11,12 @@ pub const KEY_BYTES_MAX: usize = 250;
 /// Longest first line of an answer: `VALUE`, a key, flags, length and a unique number.
 const LINE_BYTES_MAX: usize = 512;
 
+/// What [`get`] sends beside the key, in bytes.
+pub const GET_BYTES: usize = b"get \r\n".len();
+/// What stands behind a value, in bytes.
+pub const VALUE_END_BYTES: usize = VALUE_END.len();
+const VALUE_END: &[u8] = b"\r\nEND\r\n";
+
 /// Appends `get key`.
 pub fn get(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"get ");
@@ -124,12 +130,11 @@ fn number(digits: &[u8]) -> Option<u64> {
 /// # Errors
 /// [`WireError::Memcached`]
 pub fn value_end(input: &[u8]) -> Result<Option<usize>, WireError> {
-    const EXPECTED: &[u8] = b"\r\nEND\r\n";
-    let length = input.len().min(EXPECTED.len());
-    if input[..length] != EXPECTED[..length] {
+    let length = input.len().min(VALUE_END_BYTES);
+    if input[..length] != VALUE_END[..length] {
         return Err(WireError::Memcached);
     }
-    Ok((length == EXPECTED.len()).then_some(EXPECTED.len()))
+    Ok((length == VALUE_END_BYTES).then_some(VALUE_END_BYTES))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::protocol::fault::Conditions;
 use super::protocol::target::Target;
 use crate::cache::settings;
 use bytes::Bytes;
-use pipeline::Answer;
+use pipeline::Value;
 use yorozu_http::uri::{Escape, escape_into};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -25,7 +25,7 @@ use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_upstream::Peer;
-use yorozu_wire::memcached::KEY_BYTES_MAX;
+use yorozu_wire::memcached::{GET_BYTES, KEY_BYTES_MAX, VALUE_END_BYTES};
 
 /// The module.
 pub const MODULE: Module = Module::new("http_memcached", rows).with(&[
@@ -132,6 +132,10 @@ impl Protocol for Memcached {
         false
     }
 
+    fn has_fields(&self) -> bool {
+        false
+    }
+
     /// A value is whole when it is sent, and memcached cuts none.
     fn forces_ranges(&self) -> bool {
         true
@@ -168,7 +172,7 @@ impl Protocol for Memcached {
             validates: false,
             talk: Talk::Apart(Reader {
                 asked: Asked::default(),
-                make: |_| Box::new(Whole { body: None }),
+                make: |_| Box::new(Whole::default()),
             }),
             catch_stderr: Vec::new(),
             may_keep: false,
@@ -198,18 +202,22 @@ impl Line for Pipelined {
         let options = pipeline::Options { socket, connect_timeout, idle_timeout };
         Box::pin(async move {
             let answer = pipeline::get(peer.address(), options, request, read_timeout).await?;
-            let (head, body) = page(answer, self.gzip_flag);
-            let received = body.len() as u64;
-            Ok(LineAnswer { head, codec: Box::new(Whole { body: Some(body) }), received })
+            let received = answer.received as u64;
+            let (head, body) = page(answer.value, self.gzip_flag);
+            let whole = Whole { body: Some(body), end_bytes: VALUE_END_BYTES };
+            Ok(LineAnswer { head, codec: Box::new(whole), received })
         })
+    }
+
+    fn sent_bytes(&self, request: &[u8]) -> usize {
+        GET_BYTES + request.len()
     }
 }
 
 /// The head of a page out of memcached, and the page.
-fn page(answer: Answer, gzip_flag: u64) -> (Head, Bytes) {
-    let (flags, body) = match answer {
-        Answer::NotFound => return (Head { status: 404, ..Head::default() }, Bytes::new()),
-        Answer::Value { flags, body } => (flags, body),
+fn page(value: Option<Value>, gzip_flag: u64) -> (Head, Bytes) {
+    let Some(Value { flags, body }) = value else {
+        return (Head { status: 404, ..Head::default() }, Bytes::new());
     };
     let mut fields =
         vec![(Bytes::from_static(b"Content-Length"), Bytes::from(body.len().to_string()))];

@@ -56,9 +56,18 @@ pub struct Options {
 
 /// What the server said about a key.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Answer {
-    NotFound,
-    Value { flags: u32, body: Bytes },
+pub struct Answer {
+    /// `None`: it has no such key.
+    pub value: Option<Value>,
+    /// How long the whole answer was, in bytes.
+    pub received: usize,
+}
+
+/// What is stored under a key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Value {
+    pub flags: u32,
+    pub body: Bytes,
 }
 
 type Sender = oneshot::Sender<Result<Answer, LineFault>>;
@@ -348,7 +357,8 @@ impl Driver {
             Ok(count) if count > 0 => {
                 while !self.asked.is_empty() && self.answer()? {}
                 if self.asked.is_empty() && !self.input.is_empty() {
-                    return Err(LineFault::Invalid("memcached sent data unasked".to_owned()));
+                    let text = "memcached sent data unasked".to_owned();
+                    return Err(LineFault::Invalid(text, self.input.len()));
                 }
                 Ok(())
             }
@@ -358,7 +368,8 @@ impl Driver {
 
     /// Hands out the next answer; `false` if it is not whole yet.
     fn answer(&mut self) -> Result<bool, LineFault> {
-        let invalid = |text: String| Err(LineFault::Invalid(text));
+        let come = self.input.len();
+        let invalid = |text: String| Err(LineFault::Invalid(text, come));
         let (reply, line_bytes) = match memcached::reply(&self.input) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(false),
@@ -369,7 +380,7 @@ impl Driver {
         let answer = match reply {
             Reply::NotFound => {
                 drop(self.input.split_to(line_bytes));
-                Answer::NotFound
+                Answer { value: None, received: line_bytes }
             }
             Reply::Error(_) => {
                 return invalid(format!("memcached sent invalid response: \"{}\"", self.line()));
@@ -388,7 +399,10 @@ impl Driver {
                 }
                 match self.value(line_bytes, length)? {
                     None => return Ok(false),
-                    Some(body) => Answer::Value { flags, body },
+                    Some(body) => {
+                        let received = line_bytes + body.len() + memcached::VALUE_END_BYTES;
+                        Answer { value: Some(Value { flags, body }), received }
+                    }
                 }
             }
         };
@@ -410,8 +424,9 @@ impl Driver {
             self.input.reserve(value_end - self.input.len());
             return Ok(None);
         };
-        let end = memcached::value_end(rest)
-            .map_err(|_| LineFault::Invalid("memcached sent invalid trailer".to_owned()))?;
+        let end = memcached::value_end(rest).map_err(|_| {
+            LineFault::Invalid("memcached sent invalid trailer".to_owned(), self.input.len())
+        })?;
         let Some(end_bytes) = end else { return Ok(None) };
         let mut whole = self.input.split_to(value_end + end_bytes);
         whole.truncate(value_end);
@@ -574,7 +589,7 @@ mod tests {
     }
 
     fn is_value(answer: &Result<Answer, LineFault>, key: &str) -> bool {
-        matches!(answer, Ok(Answer::Value { body, .. }) if body == key.as_bytes())
+        matches!(answer, Ok(Answer { value: Some(value), .. }) if value.body == key.as_bytes())
     }
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -37,7 +37,12 @@ pub async fn accept(
         Some(_) => parts::completed(exchange, head),
         None => (head, None),
     };
-    exchange.upstream_fields = Rc::clone(&head.fields);
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    let protocol = protocol::of(location).expect("only gateways have answers");
+    if protocol.has_fields() {
+        exchange.upstream_fields = Rc::clone(&head.fields);
+    }
     sticky::learn(exchange);
     exchange.cache_report.forward_status = Some(head.status);
     if !exchange.request.method.is_get_or_head() && conf.cache.zone().is_some() {
@@ -51,9 +56,6 @@ pub async fn accept(
         let purge = exchange.conf.engine.purge_by_answer;
         purge(exchange, Rc::clone(&head.fields)).await;
     }
-    let config = Rc::clone(&exchange.conf);
-    let location = config.location(exchange.location);
-    let protocol = protocol::of(location).expect("only gateways have answers");
     if let Some(text) = protocol.miss(head.status) {
         error::request(exchange, Level::Info, text);
         fetched.end();

@@ -98,7 +98,9 @@ impl ArrivingBody {
             if !source.codec.may_be_stored() {
                 (targets.collector, targets.saver) = (None, None);
             }
-            let saver = finish_whole(exchange, pieces, targets, response, started);
+            // As nginx: content that is not wanted is none, and an end counts.
+            let beside = (!has_no_content).then(|| source.codec.end_bytes());
+            let saver = finish_whole(exchange, pieces, targets, response, (started, beside));
             place_trailers(exchange, source.codec.take_trailers(), response);
             lease.release(source.rest(true).await);
             return saver;
@@ -165,13 +167,14 @@ fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, respon
     }
 }
 
-/// Gives a body that is there to the response, and to those who keep it; a saver is to be finished.
+/// Gives a body that is there to the response, and to those who keep it; a saver is to be finished. `beside`: bytes that count as
+/// the upstream's answer with it; `None`: nor does the body.
 fn finish_whole(
     exchange: &mut Exchange,
     mut pieces: Vec<Bytes>,
     targets: StoreTargets,
     response: &mut Response,
-    started: Instant,
+    (started, beside): (Instant, Option<usize>),
 ) -> Option<Box<Saver>> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = targets.collector {
@@ -181,7 +184,7 @@ fn finish_whole(
     saver.take_if(|saver| !pieces.iter().all(|piece| saver.push(piece)));
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.response_time = Some(turn::since(started));
-        attempt.response_bytes = length as u64;
+        attempt.response_bytes = beside.map_or(0, |beside| (length + beside) as u64);
     }
     let body = match &mut pieces[..] {
         [] => Bytes::new(),

@@ -376,13 +376,13 @@ impl Job<'_> {
         let answer = line.ask(peer, bounds, self.call.request.clone()).await;
         let LineAnswer { head, codec, received } = match answer {
             Ok(answer) => answer,
-            Err(fault) => return Err((self.line_fault(&fault, peer), lease)),
+            Err(fault) => return Err((self.line_fault(line, &fault, peer), lease)),
         };
         let time = turn::since(begun);
         self.attempt(|attempt| {
             attempt.connect_time = Some(Duration::ZERO);
             attempt.header_time = Some(time);
-            attempt.bytes_sent = self.call.request.len() as u64;
+            attempt.bytes_sent = line.sent_bytes(&self.call.request) as u64;
             attempt.bytes_received = received;
         });
         let source = Source::new(None, codec, BytesMut::new(), Sending::Done);
@@ -391,7 +391,11 @@ impl Job<'_> {
         Ok(Box::new(Fetched { head, source, lease, started, received, url, before: None }))
     }
 
-    fn line_fault(&self, fault: &LineFault, peer: &Peer) -> Fault {
+    fn line_fault(&self, line: &dyn Line, fault: &LineFault, peer: &Peer) -> Fault {
+        if !matches!(fault, LineFault::Connect(_) | LineFault::ConnectTimeout) {
+            let sent = line.sent_bytes(&self.call.request) as u64;
+            self.attempt(|attempt| attempt.bytes_sent = sent);
+        }
         match fault {
             LineFault::Connect(problem) => {
                 self.not_connected(problem, peer);
@@ -409,7 +413,8 @@ impl Job<'_> {
                 self.log_head(Level::Error, CLOSED_EARLY, peer);
                 Fault::Error
             }
-            LineFault::Invalid(text) => {
+            LineFault::Invalid(text, received) => {
+                self.attempt(|attempt| attempt.bytes_received = *received as u64);
                 self.log_head(Level::Error, text, peer);
                 Fault::InvalidHead
             }

@@ -568,7 +568,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_is_whole_is_not_waited_for() {
-        let codec = Whole { body: Some(Bytes::from_static(b"page")) };
+        let codec = Whole { body: Some(Bytes::from_static(b"page")), end_bytes: 0 };
         let (is_whole, pieces, time) = gather(Box::new(codec)).await;
         assert_eq!((is_whole, pieces), (true, 1));
         assert!(time < Duration::from_millis(2), "{time:?}");

@@ -125,6 +125,9 @@ pub trait Line {
         bounds: LineBounds,
         request: Bytes,
     ) -> Later<'a, Result<LineAnswer, LineFault>>;
+
+    /// As how many bytes a request is sent.
+    fn sent_bytes(&self, request: &[u8]) -> usize;
 }
 
 /// How a line is opened, how long it is kept, and how long an answer may take.
@@ -153,8 +156,8 @@ pub enum LineFault {
     ConnectTimeout,
     /// The connection ended before the answer.
     Closed,
-    /// The server broke its protocol; nginx's words.
-    Invalid(String),
+    /// The server broke its protocol; nginx's words, and how much it had sent.
+    Invalid(String, usize),
     /// No answer in the time that its question allows.
     Timeout,
 }

@@ -186,6 +186,11 @@ pub trait Codec {
         false
     }
 
+    /// What stands behind the content and counts as a part of the answer (`$upstream_response_length`), in bytes.
+    fn end_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether the application reports success; asked after the end of the body.
     fn may_be_stored(&self) -> bool {
         true
@@ -251,8 +256,11 @@ impl CodecError {
 }
 
 /// Hands out a body that is there already.
+#[derive(Default)]
 pub struct Whole {
     pub body: Option<Bytes>,
+    /// What stood behind it.
+    pub end_bytes: usize,
 }
 
 impl Codec for Whole {
@@ -267,6 +275,10 @@ impl Codec for Whole {
 
     fn is_whole_at_close(&self) -> bool {
         self.body.is_none()
+    }
+
+    fn end_bytes(&self) -> usize {
+        self.end_bytes
     }
 
     fn is_reusable(&self) -> bool {

@@ -136,6 +136,11 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         true
     }
 
+    /// Whether answers have fields, which variables show.
+    fn has_fields(&self) -> bool {
+        true
+    }
+
     /// Whether ranges of its answers are always cut here, as others' are with `*_force_ranges`.
     fn forces_ranges(&self) -> bool {
         false

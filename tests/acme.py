@@ -9,7 +9,7 @@ neither the times of renewal nor profiles: the tests of these are ignored then.
 import asyncio, email.utils, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
 import sys, threading, time
 from attacks import h3wire
-from issuer import ScriptedIssuer, problem
+from issuer import PROBLEM, ScriptedIssuer, problem
 from peers import PATIENCE, YOROZU, Folder, Ignored, Process, Server, free_port, listens, run, until
 from tls import certificate, equal
 
@@ -781,6 +781,36 @@ def test_what_is_no_answer_of_an_issuer_is_said_clearly():
                 assert pause - 60 * PATIENCE <= said <= pause * 1.03, (said, pause)
                 equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
             with_scripted(work, answers={path: answer})
+
+
+def test_an_order_that_comes_to_nothing_says_why():
+    """As far as the issuer says it; what is no certificate is none, whatever it is called."""
+    reason = {'type': PROBLEM + 'serverInternal', 'detail': 'the disk is full'}
+
+    def work(issuer, server):
+        outcome(server)
+        place = f'{issuer.uri}/cert'
+
+        def order(begun, status, content=None, **more):
+            done = (200, *issuer.order(status, **more)[1:])
+            return {'/order': issuer.order(begun), '/finalize': issuer.order('processing'), '/order/1': done, '/cert': content}
+        for name, answers, text in [
+                ('before', order('pending', 'invalid', error=reason), 'the disk is full'),
+                ('behind', order('ready', 'invalid', error=reason), 'the disk is full'),
+                ('without a reason', order('ready', 'invalid'), 'unexpected order status Invalid'),
+                ('a page', order('ready', 'valid', (200, {'Content-Type': 'text/html'}, b'<html>'), certificate=place),
+                 'what the issuer sent is no certificate'),
+                ('nothing', order('ready', 'valid', (200, {}, b''), certificate=place), 'what the issuer sent is no certificate')]:
+            issuer.answers = answers
+            for file in server.folder.glob('ca/*.order'):
+                file.unlink()
+            count = server.log().count('while updating certificate')
+            reload(server)
+            until(name, lambda: server.log().count('while updating certificate') > count)
+            line = [line for line in server.log().splitlines() if 'while updating certificate' in line][-1]
+            assert text in line and 'next attempt in' in line, (name, line)
+            equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
+    with_scripted(work)
 
 
 def unverified(port):

@@ -78,10 +78,16 @@ impl Ordering<'_> {
             let csr = self.request(&key).map_err(|problem| problem.to_string())?;
             order.finalize_csr(&csr).await.map_err(|error| self.failure(&error))?;
         }
-        let chain =
-            order.poll_certificate(&PATIENCE).await.map_err(|error| self.failure(&error))?;
-        let key = key.serialize_pem();
-        let shown = Shown::read(chain, key, true)?;
+        let chain = match order.poll_certificate(&PATIENCE).await {
+            Ok(chain) => chain,
+            // The issuer need not say why.
+            Err(Error::Str(_)) if order.state().status == OrderStatus::Invalid => {
+                return Err(self.why_invalid(order).await);
+            }
+            Err(error) => return Err(self.failure(&error)),
+        };
+        let shown = Shown::read(chain, key.serialize_pem(), true)
+            .map_err(|why| format!("what the issuer sent is no certificate ({why})"))?;
         if let Some(missing) =
             self.certificate.order.identifiers.iter().find(|name| !shown.is_for(name))
         {
@@ -238,8 +244,11 @@ impl Ordering<'_> {
     /// What the issuer found wrong with the names.
     async fn why_invalid(&self, order: &mut Order) -> Failure {
         let mut problems = Vec::new();
-        let mut failure = Failure::from("unexpected order status Invalid".to_owned());
-        failure.kind = Some(String::new());
+        let mut failure = match &order.state().error {
+            Some(problem) => self.failure(&Error::Api(problem.clone())),
+            None => Failure::from("unexpected order status Invalid".to_owned()),
+        };
+        failure.kind.get_or_insert_default();
         let mut authorizations = order.authorizations();
         while let Some(Ok(authorization)) = authorizations.next().await {
             for problem in authorization.challenges.iter().filter_map(|it| it.error.as_ref()) {

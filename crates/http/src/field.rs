@@ -7,6 +7,16 @@ pub fn is_same(name: &[u8], other: &[u8]) -> bool {
     name.len() == other.len() && is_same_text(name, other)
 }
 
+/// Whether a field's name is the one that a variable has, with `-` for `_`: as nginx, that stands for both.
+#[inline]
+pub fn is_of_variable(found: &[u8], name: &[u8]) -> bool {
+    let is_same_byte = |(found, wanted): (&u8, &u8)| match found {
+        b'_' => *wanted == b'-',
+        found => found.eq_ignore_ascii_case(wanted),
+    };
+    found.len() == name.len() && found.iter().zip(name).all(is_same_byte)
+}
+
 /// As [`is_same`], of texts of one length: eight bytes at a time, some of them twice, which is less to do than one after the
 /// other. Of a `name` that is written where it is compared hardly anything has to be computed.
 #[inline]

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use yorozu_cache::{Entry, EntryHead, Flow};
 use yorozu_http::date;
+use yorozu_http::field::is_of_variable;
 
 /// Why an answer is not stored; words of `$cache_detail`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -121,7 +122,7 @@ impl Stored {
         }
     }
 
-    /// The values of a field of the upstream's, of those that are stored.
+    /// The values of the fields of the upstream's that a variable's name stands for, of those that are stored.
     pub fn values(&self, name: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
         let head = self.head();
         let own = match name {
@@ -130,7 +131,7 @@ impl Stored {
             _ => None,
         };
         let time = head.last_modified.filter(|_| name == b"last-modified");
-        let fields = head.fields.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name));
+        let fields = head.fields.iter().filter(move |(found, _)| is_of_variable(found, name));
         let own = own.filter(|value| !value.is_empty()).map(Cow::Borrowed);
         own.into_iter()
             .chain(time.map(|time| Cow::Owned(date::format(time).into_bytes())))

@@ -274,20 +274,14 @@ fn begin(exchange: &mut Exchange, key: usize, name: Option<&str>) -> bool {
 
 /// The values of the fields that a variable's name stands for: its `-` stands for `_` too.
 fn named<'a>(request: &'a Request, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    let is_same = |(found, wanted): (&u8, &u8)| match found {
-        b'_' => *wanted == b'-',
-        found => found.eq_ignore_ascii_case(wanted),
-    };
-    let fields = request.fields.iter().filter(move |field| {
-        let found = request.name(field);
-        found.len() == name.len() && found.iter().zip(name).all(is_same)
-    });
+    let fields = request.fields.iter();
+    let fields = fields.filter(move |of| field::is_of_variable(request.name(of), name));
     fields.map(|field| request.value(field))
 }
 
-/// The values of `name` among fields.
+/// The same among other fields.
 fn of<'a>(fields: &'a [(Bytes, Bytes)], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
+    fields.iter().filter(|(n, _)| field::is_of_variable(n, name)).map(|(_, value)| &value[..])
 }
 
 /// The value of the first cookie of a name that fields set.
@@ -328,7 +322,7 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
             let stored = sent.stored.iter().flat_map(|entry| entry.head.fields.iter());
             let travelling = if sent.is_made { &[][..] } else { &exchange.accel_fields };
             let all = travelling.iter().chain(stored).chain(&sent.fields);
-            let values = all.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
+            let values = all.filter(|(n, _)| field::is_of_variable(n, name)).map(|(_, v)| &v[..]);
             append_joined(values, b", ", out)
         }
     }

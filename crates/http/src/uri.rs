@@ -144,7 +144,7 @@ fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
 /// `None` if it is not a path, holds a NUL byte, or a `..` segment before or behind the decoding.
 ///
 /// # Source
-/// nginx, `ngx_http_parse_unsafe_uri`; it takes paths without a slash before them, of which no location has any.
+/// nginx, `ngx_http_parse_unsafe_uri`; as there, a path need not begin with a slash.
 pub fn parse_unsafe(target: &[u8]) -> Option<Normalized> {
     let (raw, args) = match target.iter().position(|byte| *byte == b'?') {
         Some(at) => (&target[..at], Some(target[at + 1..].to_vec())),
@@ -154,7 +154,7 @@ pub fn parse_unsafe(target: &[u8]) -> Option<Normalized> {
     let is_unsafe = |path: &[u8]| {
         path.contains(&0) || path.split(|byte| *byte == b'/').any(|segment| segment == b"..")
     };
-    let is_path = path.starts_with(b"/") && !is_unsafe(raw) && !is_unsafe(&path);
+    let is_path = !path.is_empty() && !is_unsafe(raw) && !is_unsafe(&path);
     is_path.then_some(Normalized { path, args })
 }
 
@@ -403,7 +403,8 @@ mod tests {
             ("/..a/b..", Some(("/..a/b..", None))),
             ("", None),
             ("?a", None),
-            ("a", None),
+            ("a", Some(("a", None))),
+            ("a?b", Some(("a", Some("b")))),
             ("../a", None),
             ("/..", None),
             ("/a/../b", None),
@@ -412,7 +413,7 @@ mod tests {
             ("/a%2f..", None),
             ("/a\0", None),
             ("/a%00", None),
-            ("http://a/b", None),
+            ("http://a/b", Some(("http://a/b", None))),
         ];
         for (target, expected) in table {
             let found = parse_unsafe(target.as_bytes());

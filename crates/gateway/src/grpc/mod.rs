@@ -39,7 +39,10 @@ pub const MODULE: Module = Module::new("http_grpc", rows)
     .computing(VARIABLES);
 
 /// Its variables.
-const VARIABLES: &[Row] = &[("grpc_internal_trailers", Variable::Builtin(grpc_internal_trailers))];
+const VARIABLES: &[Row] = &[
+    ("grpc_internal_host", Variable::Builtin(grpc_internal_host)),
+    ("grpc_internal_trailers", Variable::Builtin(grpc_internal_trailers)),
+];
 
 /// What its directives have in common with those of other gateways.
 pub static FAMILY: Family = Family::new("grpc", "grpc_temp").unbuffered();
@@ -103,7 +106,7 @@ impl ModuleDraft for directives::Draft {
 
     fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
         let own = directives::Conf::compile(self, at.env)?;
-        let host = Template::compile(b"$proxy_host", at.env)?;
+        let host = Template::compile(b"$grpc_internal_host", at.env)?;
         // A server may refuse a call of a client that takes no trailers.
         let trailers = SetHeader {
             name: Bytes::from_static(b"TE"),
@@ -130,6 +133,14 @@ impl Conf {
             converts_head: false,
         }
     }
+}
+
+/// `$grpc_internal_host`: where the call goes.
+fn grpc_internal_host(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    exchange.pass.of::<Arc<Destination>>().is_some_and(|destination| {
+        out.extend_from_slice(&destination.host);
+        true
+    })
 }
 
 /// `$grpc_internal_trailers`: `trailers`, if the client takes them.
@@ -166,7 +177,7 @@ impl Protocol for Grpc {
 
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
         let destination = self.0.resolved(exchange)?;
-        // `$proxy_host` looks for it there.
+        // `$grpc_internal_host` looks for it there.
         exchange.pass.put_for_shadows(destination);
         Ok(())
     }

@@ -397,10 +397,11 @@ impl Protocol for Pass {
 
 /// Where the exchange's location goes, resolved or known beforehand.
 fn known(exchange: &Exchange) -> Option<&Destination> {
+    let Pass(going) = spoken_by::<Pass>(&*exchange.conf.location(exchange.location).handler)?;
     if let Some(destination) = exchange.pass.of::<Arc<Destination>>() {
         return Some(destination);
     }
-    match &spoken_by::<Pass>(&*exchange.conf.location(exchange.location).handler)?.0 {
+    match going {
         Going::Fixed { destination, .. } => Some(destination),
         Going::Spelled { .. } => None,
     }

@@ -311,7 +311,8 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
         }
         &rest[slash..]
     };
-    uri::parse_unsafe(target).map(|target| target.path).ok_or_else(invalid)
+    let path = uri::parse_unsafe(target).map(|target| target.path);
+    path.filter(|path| path.starts_with(b"/")).ok_or_else(invalid)
 }
 
 async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {

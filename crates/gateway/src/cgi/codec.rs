@@ -1,6 +1,6 @@
 //! Reads an answer without frames: a head, then the body up to its announced end, or to the close.
 
-use super::head::{content_length, head};
+use super::head::head;
 use crate::pass;
 use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head, Reader};
 use crate::protocol::family::Family;
@@ -46,7 +46,7 @@ impl PlainCodec {
     /// Which end the body of this head has.
     fn body_of(&self, head: &Head) -> Result<Body, CodecError> {
         let has_none = self.asked.is_head_request || matches!(head.status, 204 | 304);
-        Ok(match (head.status, content_length(head)) {
+        Ok(match (head.status, head.announced()?.length) {
             (101, _) if self.asked.may_upgrade => Body::UntilClose,
             // Unlike nginx: what follows an interim status would be read as a body.
             (..200, _) => return Err(WireError::UpstreamHead.into()),

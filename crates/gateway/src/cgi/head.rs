@@ -8,12 +8,6 @@ use bytes::Bytes;
 use yorozu_http::field;
 use yorozu_wire::WireError;
 
-/// What an answer's head announces.
-pub fn content_length(head: &Head) -> Option<u64> {
-    let field = head.fields.iter().find(|(name, _)| field::is_same(name, b"content-length"));
-    field.and_then(|(_, value)| yorozu_conf::value::number(value))
-}
-
 /// The head whose fields stand in `text`.
 ///
 /// # Errors

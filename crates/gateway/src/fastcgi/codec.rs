@@ -1,6 +1,6 @@
 //! Reads a FastCGI response: records, the CGI head inside them, the body.
 
-use crate::cgi::head::{content_length, head};
+use crate::cgi::head::head;
 use crate::protocol::codec::{BodyStep, Codec, CodecError, FieldSpans, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
 use yorozu_kernel::logging::error::verbatim;
@@ -127,7 +127,7 @@ impl Codec for FastcgiCodec {
                     let text = self.text.split_to(end).freeze();
                     let head = head(&text, &fields)?;
                     self.has_head = true;
-                    self.length_left = content_length(&head);
+                    self.length_left = head.announced()?.length;
                     return Ok(Some(head));
                 }
             }

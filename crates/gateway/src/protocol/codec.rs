@@ -42,7 +42,53 @@ impl Head {
     }
 }
 
+/// What a head says of where its content ends.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Announced {
+    pub length: Option<u64>,
+    pub is_chunked: bool,
+}
+
 impl Head {
+    /// Where the content ends, which has to be said in one way.
+    ///
+    /// # Errors
+    /// Two readers could understand it differently; as nginx, whatever protocol it came by.
+    pub fn announced(&self) -> Result<Announced, CodecError> {
+        let invalid = |text: &str| Err(CodecError::Invalid(format!("upstream sent {text}")));
+        let mut found = Announced::default();
+        for (name, value) in self.fields.iter() {
+            // By length first: most names are none of these.
+            match name.len() {
+                14 if field::is_same(b"content-length", name) => {
+                    if found.length.is_some() {
+                        return invalid("duplicate header line: \"Content-Length\"");
+                    }
+                    let Some(length) = yorozu_conf::value::number(value) else {
+                        return invalid("invalid \"Content-Length\" header");
+                    };
+                    found.length = Some(length);
+                }
+                17 if field::is_same(b"transfer-encoding", name) => {
+                    if found.is_chunked {
+                        return invalid("duplicate header line: \"Transfer-Encoding\"");
+                    }
+                    if !value.eq_ignore_ascii_case(b"chunked") {
+                        return invalid("unknown \"Transfer-Encoding\"");
+                    }
+                    found.is_chunked = true;
+                }
+                _ => {}
+            }
+        }
+        if found.is_chunked && found.length.is_some() {
+            return invalid(
+                "\"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
+            );
+        }
+        Ok(found)
+    }
+
     /// Drops all but the first of the fields that an answer has once; those dropped.
     pub fn drop_repeated(&mut self) -> Vec<(Bytes, Bytes)> {
         let mut known = 0;

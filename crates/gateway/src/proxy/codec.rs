@@ -1,6 +1,6 @@
 //! Reads an HTTP/1 response: status line, fields, a body by length, by chunks or up to the close.
 
-use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
+use crate::protocol::codec::{Announced, Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
 use crate::protocol::usual;
 use bytes::{Bytes, BytesMut};
 use yorozu_kernel::logging::error::verbatim;
@@ -71,28 +71,7 @@ impl HttpCodec {
     }
 
     fn begin_body(&mut self, line: &StatusLine, head: &Head) -> Result<(), CodecError> {
-        let invalid = |text: &str| Err(CodecError::Invalid(format!("upstream sent {text}")));
-        let mut lengths = head.values(b"content-length");
-        let length = match (lengths.next(), lengths.next()) {
-            (Some(_), Some(_)) => return invalid("duplicate header line: \"Content-Length\""),
-            (Some(text), None) => match yorozu_conf::value::number(text) {
-                Some(length) => Some(length),
-                None => return invalid("invalid \"Content-Length\" header"),
-            },
-            (None, _) => None,
-        };
-        let mut codings = head.values(b"transfer-encoding");
-        let is_chunked = match (codings.next(), codings.next()) {
-            (Some(_), Some(_)) => return invalid("duplicate header line: \"Transfer-Encoding\""),
-            (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => true,
-            (Some(_), None) => return invalid("unknown \"Transfer-Encoding\""),
-            (None, _) => false,
-        };
-        if is_chunked && length.is_some() {
-            return invalid(
-                "\"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
-            );
-        }
+        let Announced { length, is_chunked } = head.announced()?;
         self.is_persistent = line.version == Version::V11
             && !head
                 .values(b"connection")
@@ -110,7 +89,9 @@ impl HttpCodec {
             },
         };
         if line.status == 101 && !self.may_upgrade {
-            return invalid("unexpected status 101");
+            let text =
+                "upstream sent unexpected status 101 while reading response header from upstream";
+            return Err(CodecError::Invalid(text.to_owned()));
         }
         Ok(())
     }

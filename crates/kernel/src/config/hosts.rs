@@ -32,7 +32,21 @@ impl<T> Default for Hosts<T> {
     }
 }
 
+/// Whether a name can be looked for in a table: at most one `*`, at the beginning as `*.` or at the end as `.*`, and no
+/// empty part within.
+pub fn is_name_or_wildcard(name: &str) -> bool {
+    let is_wildcard = name.starts_with('.') && name.len() > 1
+        || name.len() > 2 && (name.starts_with("*.") || name.ends_with(".*"));
+    let stars = name.matches('*').count();
+    !name.contains("..") && (stars == 0 || stars == 1 && is_wildcard)
+}
+
 impl<T: Clone> Hosts<T> {
+    /// Whether the name is there without a wildcard, or with one that stands for it as well (`.name`).
+    pub fn has_exact(&self, name: &[u8]) -> bool {
+        self.exact.contains_key(name)
+    }
+
     /// Adds a lower-cased name; `false` if it was there.
     pub fn add(&mut self, name: &str, value: T) -> bool {
         let key = |text: &str| Bytes::copy_from_slice(text.as_bytes());

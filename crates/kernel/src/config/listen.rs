@@ -5,7 +5,7 @@ use super::directive::{Args, ValueError};
 use super::env::Env;
 use super::regex::Regex;
 use crate::base::address::resolve;
-use crate::config::hosts::Hosts;
+use crate::config::hosts::{Hosts, is_name_or_wildcard};
 use crate::config::servers::*;
 use std::net::Ipv4Addr;
 use yorozu_conf::{ConfError, Position, value};
@@ -86,7 +86,11 @@ fn parameter(
     };
     match (name, argument) {
         ("bind" | "reuseport" | "multipath", None) => {}
-        ("fastopen" | "accept_filter", Some(_)) => {}
+        ("accept_filter", Some(_)) => {}
+        ("fastopen", Some(number)) => {
+            let refused = || Some(ValueError(format!("invalid fastopen \"fastopen={number}\"")));
+            value::number(number.as_bytes()).ok_or_else(refused)?;
+        }
         ("deferred", None) => options.deferred = true,
         ("control", None) => options.is_control = true,
         ("backlog", Some(number)) => {
@@ -99,12 +103,26 @@ fn parameter(
             options.ipv6only = Some(value::switch(switch.as_bytes()).ok_or(None)?);
         }
         ("so_keepalive", Some(switch)) => {
-            options.keepalive = Some(value::switch(switch.as_bytes()).unwrap_or(true));
+            let refused = || Some(ValueError(format!("invalid so_keepalive value: \"{switch}\"")));
+            let is_on =
+                value::switch(switch.as_bytes()).or_else(|| are_probes(switch).then_some(true));
+            options.keepalive = Some(is_on.ok_or_else(refused)?);
         }
         _ => return Err(None),
     }
     options.is_set = true;
     Ok(())
+}
+
+/// Whether it is `idle:interval:count`, of which something is said and each can be left out.
+fn are_probes(text: &str) -> bool {
+    let mut parts = text.splitn(3, ':');
+    let mut take = || parts.next().filter(|part| !part.is_empty());
+    let time = |part: &str| value::time(part.as_bytes()).map(|time| time.as_secs());
+    let parts =
+        [take().map(time), take().map(time), take().map(|part| value::number(part.as_bytes()))];
+    parts.iter().flatten().all(Option::is_some)
+        && parts.iter().flatten().flatten().any(|said| *said > 0)
 }
 
 /// Every address a text names: `80`, `*:80`, `host`, `host:80`, `[::]:80`, `unix:/path`.
@@ -163,9 +181,7 @@ pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError>
             if is_nothing || name.starts_with('*') && !name.starts_with("*.") {
                 return Err(ValueError(format!("server name \"{name}\" is invalid")));
             }
-            let stars = name.matches('*').count();
-            let is_wildcard = name.starts_with("*.") || name.ends_with(".*");
-            if stars > 1 || (stars == 1 && !is_wildcard) || name.starts_with("..") {
+            if !is_name_or_wildcard(&name) {
                 return Err(ValueError(format!("invalid server name or wildcard \"{name}\"")));
             }
             ServerName::Text(name.to_ascii_lowercase())

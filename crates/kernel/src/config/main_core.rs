@@ -5,7 +5,9 @@ use super::directive::*;
 use super::place::{ModuleConf, Place, place};
 use super::settings::{Compiling, ModuleDraft};
 use super::types::{Offset, PrefixPath, Words, word_enum};
+use crate::base::address::resolve;
 use crate::config::module::Module;
+use crate::config::network::Network;
 use crate::exchange::conf::Config;
 use crate::logging::error_log::{ErrorLogs, Sink, Target};
 use crate::logging::level::Level;
@@ -248,7 +250,7 @@ pub const OTHERS: &[Directive] = &[
         "debug_connection",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("there is no debug log per client", anything),
+        Action::Ignored("there is no debug log per client", debug_connection),
         "Debug log for chosen clients.",
     ),
     Directive::row(
@@ -322,17 +324,50 @@ pub const OTHERS: &[Directive] = &[
 /// Least size of a log in memory: that of a long line.
 const MEMORY_BYTES_MIN: usize = 1024;
 
+/// What nginx's debug log can be narrowed to; here it is one.
+const DEBUG_WORDS: [&str; 7] = [
+    "debug_core",
+    "debug_alloc",
+    "debug_mutex",
+    "debug_event",
+    "debug_http",
+    "debug_mail",
+    "debug_stream",
+];
+
+/// The words behind the log: a level, or parts of the debug log.
+fn log_level(words: &[Bytes]) -> Result<Level, ValueError> {
+    let mut level = None;
+    for word in words {
+        let shown = String::from_utf8_lossy(word);
+        let is_part = DEBUG_WORDS.contains(&&*shown);
+        let refuse = |why: &str| Err(ValueError(format!("{why} log level \"{shown}\"")));
+        level = match (Level::parse(word), level) {
+            (Some(found), None) => Some((found, false)),
+            (Some(_), Some(_)) => return refuse("duplicate"),
+            (None, None | Some((_, true))) if is_part => Some((Level::Debug, true)),
+            (None, _) => return refuse("invalid"),
+        };
+    }
+    Ok(level.map_or(Level::Error, |(level, _)| level))
+}
+
+/// `debug_connection address | network | unix: | host`
+fn debug_connection(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let text = args.text(0);
+    let is_found = Network::written(&text, args.env).is_some() || resolve(&text, 80).is_ok();
+    match is_found {
+        true => Ok(()),
+        false => Err(ValueError(format!("host not found in debug_connection \"{text}\""))),
+    }
+}
+
 /// Reads `error_log file [level]`.
 ///
 /// # Errors
 /// An unknown level, or a file that cannot be opened.
 fn log_target(args: &Args<'_>) -> Result<Target, ValueError> {
-    let level = match args.words.get(1) {
-        None => Level::Error,
-        Some(word) => Level::parse(word).ok_or_else(|| {
-            ValueError(format!("invalid log level \"{}\"", String::from_utf8_lossy(word)))
-        })?,
-    };
+    let level = log_level(args.words.get(1..).unwrap_or_default())?;
     let path = args.text(0);
     if path == "stderr" {
         return Ok(Target(Sink::Stderr, level));

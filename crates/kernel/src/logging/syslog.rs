@@ -45,8 +45,13 @@ impl Syslog {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (mut server, mut facility, mut severity) = (None, 23, 6);
         let (mut tag, mut has_hostname) = ("nginx".to_owned(), true);
+        let mut said = Vec::new();
         for parameter in text.split(',') {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if name != "nohostname" && said.contains(&name) {
+                return Err(format!("duplicate syslog \"{name}\""));
+            }
+            said.push(name);
             let find = |list: &[&str], what: &str| {
                 let found = list.iter().position(|name| *name == value);
                 found.ok_or_else(|| format!("unknown syslog {what} \"{value}\""))
@@ -57,7 +62,7 @@ impl Syslog {
                 "severity" => severity = find(&SEVERITIES, "severity")?,
                 "tag" => {
                     let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-                    if value.is_empty() || value.len() > 32 || !is_plain {
+                    if value.len() > 32 || !is_plain {
                         return Err(format!(
                             "syslog \"tag\" only allows alphanumeric characters and underscore, got \"{value}\""
                         ));

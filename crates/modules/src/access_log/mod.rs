@@ -8,6 +8,7 @@ use bytes::Bytes;
 use named_files::{NamedFile, OpenFiles};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use yorozu_kernel::logging::syslog::Syslog;
 /// The module.
 pub const MODULE: Module = Module::new("http_log", || [DIRECTIVES, OTHERS].concat())
     .with(&[silent::<Draft>])
-    .sharing(&[SharedType::of::<Formats>()]);
+    .sharing(&[SharedType::of::<Formats>(), SharedType::of::<Buffered>()]);
 
 /// The format named `combined`, known without a `log_format`.
 const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" $status \
@@ -58,6 +59,18 @@ pub struct Format {
 pub struct Formats(HashMap<Bytes, Arc<Format>>);
 
 impl Shared for Formats {
+    const IS_FOR_LOADING: bool = true;
+
+    fn place() -> &'static Place {
+        place!()
+    }
+}
+
+/// How the lines for a file wait, and how they are compressed: all of its `access_log` lines agree.
+#[derive(Debug, Default)]
+struct Buffered(HashMap<PathBuf, (Option<(usize, Duration)>, Option<u8>)>);
+
+impl Shared for Buffered {
     const IS_FOR_LOADING: bool = true;
 
     fn place() -> &'static Place {
@@ -131,6 +144,17 @@ impl AccessLog {
         }
         let is_buffered = log.flush.is_some();
         match log.destination {
+            Destination::File(_) if is_buffered => {
+                let (path, how) = (args.env.prefix_path(&args.text(0)), (log.flush, log.gzip));
+                let known = &mut args.env.shared::<Buffered>().0;
+                match known.entry(path).or_insert(how) == &how {
+                    true => Ok(log),
+                    false => Err(ValueError(format!(
+                        "access_log \"{}\" already defined with conflicting parameters",
+                        args.text(0)
+                    ))),
+                }
+            }
             Destination::Path(_) if is_buffered => {
                 Err(ValueError::new("buffered logs cannot have variables in name"))
             }

@@ -5,6 +5,7 @@
     reason = "as nginx: a path of variables is opened for its line"
 )]
 
+use bytes::Bytes;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::collections::HashMap;
@@ -53,25 +54,27 @@ struct Kept {
 
 impl Setting for OpenFiles {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.word(0) == b"off" && args.words.len() == 1 {
-            return Ok(Self(None));
-        }
         let (mut max, mut min_uses) = (None, 1);
         let (mut inactive, mut valid) = (Duration::from_secs(10), Duration::from_secs(60));
-        for word in args.words {
+        // As nginx: it holds wherever it stands.
+        let is_off = |word: &Bytes| &word[..] == b"off";
+        for word in args.words.iter().filter(|word| !is_off(word)) {
             let text = String::from_utf8_lossy(word);
             let refuse =
                 || ValueError(format!("invalid \"open_log_file_cache\" parameter \"{text}\""));
             let (name, argument) = text.split_once('=').ok_or_else(refuse)?;
-            let number = || value::number(argument.as_bytes()).filter(|number| *number > 0);
+            let number = || value::number(argument.as_bytes());
             let time = || value::time(argument.as_bytes());
             match name {
-                "max" => max = Some(number().ok_or_else(refuse)?),
+                "max" => max = Some(number().filter(|max| *max > 0).ok_or_else(refuse)?),
                 "min_uses" => min_uses = number().ok_or_else(refuse)?,
                 "inactive" => inactive = time().ok_or_else(refuse)?,
                 "valid" => valid = time().ok_or_else(refuse)?,
                 _ => return Err(refuse()),
             }
+        }
+        if args.words.iter().any(is_off) {
+            return Ok(Self(None));
         }
         let missing = || ValueError::new("\"open_log_file_cache\" must have \"max\" parameter");
         let max = usize::try_from(max.ok_or_else(missing)?).unwrap_or(usize::MAX);

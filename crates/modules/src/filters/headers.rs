@@ -81,7 +81,7 @@ fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
         (b"epoch", false) => Some(Expires::Epoch),
         (b"max", false) => Some(Expires::Max),
         ([b'@', time @ ..], false) => {
-            seconds(time).filter(|time| *time < 86_400).map(Expires::Daily)
+            seconds(time).filter(|time| *time <= 86_400).map(Expires::Daily)
         }
         ([b'-', time @ ..], _) => seconds(time).map(|time| {
             if is_modified { Expires::Modified(-time) } else { Expires::Access(-time) }

@@ -7,7 +7,7 @@ use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::define;
-use yorozu_kernel::config::hosts::Hosts;
+use yorozu_kernel::config::hosts::{Hosts, is_name_or_wildcard};
 use yorozu_kernel::config::loader::{self, Loader};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
@@ -133,11 +133,20 @@ impl Map {
             return Ok(());
         }
         let is_wildcard = key.starts_with(b"*.") || key.starts_with(b".") || key.ends_with(b".*");
+        let key = match key.strip_prefix(b"\\") {
+            Some(key) => key,
+            None if self.has_hostnames && !is_name_or_wildcard(&shown) => {
+                return Err(ValueError(format!("invalid hostname or wildcard \"{shown}\"")));
+            }
+            None => key,
+        }
+        .to_ascii_lowercase();
         let is_new = if self.has_hostnames && is_wildcard {
-            self.hosts.add(&shown.to_ascii_lowercase(), value)
+            // `.a` stands for `a` as well.
+            !key.strip_prefix(b".").is_some_and(|bare| self.exact.contains_key(bare))
+                && self.hosts.add(&shown.to_ascii_lowercase(), value)
         } else {
-            let key = key.strip_prefix(b"\\").unwrap_or(key);
-            self.exact.insert(key.to_ascii_lowercase().into(), value).is_none()
+            !self.hosts.has_exact(&key) && self.exact.insert(key.into(), value).is_none()
         };
         if is_new { Ok(()) } else { Err(ValueError(format!("conflicting parameter \"{shown}\""))) }
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
-use yorozu_kernel::config::hosts::Hosts;
+use yorozu_kernel::config::hosts::{Hosts, is_name_or_wildcard};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::{Regex, Undecided};
 use yorozu_kernel::config::servers::ServerName;
@@ -59,8 +59,7 @@ impl Valid {
         let at = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
         let (host, path) = text.split_at(at);
         let host = String::from_utf8_lossy(host).to_ascii_lowercase();
-        let bare = host.strip_prefix("*.").or_else(|| host.strip_suffix(".*")).unwrap_or(&host);
-        if bare.contains('*') || host.contains("..") {
+        if !is_name_or_wildcard(&host) {
             return Err(ValueError(format!("invalid hostname or wildcard \"{host}\"")));
         }
         if !self.hosts.add(&host, Bytes::copy_from_slice(path)) {

@@ -525,6 +525,42 @@ const BROKEN: &[(&str, &str)] = &[
         "http { server { request_pool_size 120; } }",
         "the pool size must be a multiple of 16 in conf:1",
     ),
+    ("http { map $uri $b { hostnames; .a x; a y; } }", "conflicting parameter \"a\" in conf:1"),
+    ("http { map $uri $b { hostnames; a x; .a y; } }", "conflicting parameter \".a\" in conf:1"),
+    ("http { map $uri $b { hostnames; *a x; } }", "invalid hostname or wildcard \"*a\" in conf:1"),
+    (
+        "http { map $uri $b { hostnames; .a..b x; } }",
+        "invalid hostname or wildcard \".a..b\" in conf:1",
+    ),
+    (
+        "http { map $uri $b { hostnames; *.a.* x; } }",
+        "invalid hostname or wildcard \"*.a.*\" in conf:1",
+    ),
+    ("http { server { server_name a..b; } }", "invalid server name or wildcard \"a..b\" in conf:1"),
+    ("http { server { listen 1 fastopen=x; } }", "invalid fastopen \"fastopen=x\" in conf:1"),
+    ("http { server { listen 1 so_keepalive=x; } }", "invalid so_keepalive value: \"x\" in conf:1"),
+    (
+        "http { server { listen 1 so_keepalive=::; } }",
+        "invalid so_keepalive value: \"::\" in conf:1",
+    ),
+    (
+        "http { server { listen 1 so_keepalive=1:2:3:4; } }",
+        "invalid so_keepalive value: \"1:2:3:4\" in conf:1",
+    ),
+    (
+        "http { access_log syslog:server=127.0.0.1,server=127.0.0.2; }",
+        "duplicate syslog \"server\" in conf:1",
+    ),
+    ("error_log stderr info debug_http;", "invalid log level \"debug_http\" in conf:1"),
+    ("error_log stderr info warn;", "duplicate log level \"warn\" in conf:1"),
+    (
+        "events { debug_connection x.invalid; }",
+        "host not found in debug_connection \"x.invalid\" in conf:1",
+    ),
+    (
+        "http { access_log /dev/null combined buffer=1k; access_log /dev/null combined buffer=2k; }",
+        "access_log \"/dev/null\" already defined with conflicting parameters in conf:1",
+    ),
 ];
 
 #[test]
@@ -585,6 +621,14 @@ fn what_nginx_takes_twice_or_does_not_look_at_is_accepted() {
         "http { grpc_buffer_size 100m; memcached_buffer_size 100m; server { } }",
         "http { uwsgi_busy_buffers_size 1; server { uwsgi_busy_buffers_size 16k; } }",
         "http { upstream u { server 127.0.0.1; zone x; } upstream v { server 127.0.0.1; zone x 32k; } }",
+        "http { map $uri $b { hostnames; *.a x; a y; a.* z; \\*a b; } }",
+        "http { server { listen 1 so_keepalive=30m::10 fastopen=3; listen 2 so_keepalive=:1; } }",
+        "error_log stderr debug_core debug_http; events { debug_connection unix:; debug_connection 127.0.0.0/8; }",
+        "http { charset a$; expires @24h; }",
+        "http { source_charset a$; }",
+        "http { open_log_file_cache max=1 min_uses=0; server { open_log_file_cache max=1 off; } }",
+        "http { access_log /dev/null combined buffer=1k; server { access_log /dev/null combined; access_log /dev/null combined buffer=1k; } }",
+        "http { access_log syslog:server=127.0.0.1,tag=,nohostname,nohostname; }",
         "http { charset a; source_charset $arg_b; server { location / { types_hash_max_size 0; } } }",
     ] {
         try_config(text).unwrap_or_else(|why| panic!("{text}: {why}"));

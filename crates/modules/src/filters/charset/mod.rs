@@ -42,7 +42,11 @@ pub struct SourceCharset(Template);
 
 impl Setting for SourceCharset {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let charset = Template::compile(args.word(0), args.env)?;
+        // As nginx: a variable is all of it, or there is none.
+        let charset = match args.word(0) {
+            name @ [b'$', ..] => Template::compile(name, args.env)?,
+            name => Template::literal(Bytes::copy_from_slice(name)),
+        };
         if let Some(name) = charset.as_literal() {
             args.env.shared::<map::Tables>().name(&name);
         }

@@ -6,7 +6,7 @@
 A recent pebble comes by Go's own client into target/tools, where there is one; else Debian's package is used, which knows
 neither the times of renewal nor profiles: the tests of these are ignored then.
 """
-import asyncio, email.utils, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
+import asyncio, email.utils, functools, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
 import sys, threading, time
 from attacks import h3wire
 from issuer import PROBLEM, ScriptedIssuer, problem
@@ -136,13 +136,20 @@ class Issuer(Process):
         return len(re.findall(r'There are now \d+ accounts in memory', self.out.read_text()))
 
 
-def shown(port, name, root=None, alpn=None):
-    """The certificate that a client sees, in PEM; with `root` only a valid one."""
+@functools.cache
+def context_of(root):
+    """What a client verifies by; each costs more than a handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if root:
-        context.load_verify_locations(root)
+        context.load_verify_locations(cadata=root)
         context.check_hostname, context.verify_mode = True, ssl.CERT_REQUIRED
+    return context
+
+
+def shown(port, name, root=None, alpn=None):
+    """The certificate that a client sees, in PEM; with `root` only a valid one."""
+    context = context_of(root.read_text() if root else None)
     with socket.create_connection(('127.0.0.1', port), timeout=20) as plain:
         with context.wrap_socket(plain, server_hostname=name) as connection:
             return ssl.DER_cert_to_PEM_cert(connection.getpeercert(True))

@@ -447,7 +447,7 @@ def a_node_that_was_away_reads_before_it_serves():
 
 
 def without_redis_a_start_purges_everything():
-    with site('a') as (redis, [a]):
+    with site('a', bus=USUAL) as (redis, [a]):
         warm([a], '/1')
         a.kill()
         os.kill(redis.pid, signal.SIGSTOP)

@@ -48,10 +48,14 @@ def free_port():
 
 
 def until(what, condition, seconds=60):
-    end = time.monotonic() + seconds * PATIENCE
+    """Waits for what comes about elsewhere. Half of the time at most goes into looking, as that is taken from what is waited for."""
+    begun = time.monotonic()
+    end = begun + seconds * PATIENCE
     while not (found := condition()):
-        assert time.monotonic() < end, f'waited in vain for {what}'
-        time.sleep(0.01)
+        now = time.monotonic()
+        assert now < end, f'waited in vain for {what}'
+        time.sleep(min(max(0.01, now - begun), 0.5))
+        begun = time.monotonic()
     return found
 
 

@@ -103,6 +103,16 @@ def fresh(site, path):
     return answer.status, answer.fields.get('location'), text(answer)
 
 
+class Told:
+    """Words of a failure, which are asked for only where there is one: each question to WordPress is a process that reads all of it."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __str__(self):
+        return self.words()
+
+
 def is_hit(site, path):
     return site.get(path).cache == 'HIT'
 
@@ -146,7 +156,7 @@ def after(site, what, change, is_hard=False, more=(), touched=()):
     though they stay as they were. The pages that changed."""
     now, changed = change_of(site, change, more)
     assert changed, f'{what}: nothing changed'
-    what += ' (' + site.php("echo get_option('yorozu_log')[0]['reason'];") + ')'
+    name, what = what, Told(lambda: name + ' (' + site.php("echo get_option('yorozu_log')[0]['reason'];") + ')')
     for path in now:
         first = site.get(path)
         same = (first.status, first.fields.get('location'), text(first))
@@ -157,7 +167,7 @@ def after(site, what, change, is_hard=False, more=(), touched=()):
             assert same == now[path], f'{what}: {path} is stale ({first.cache})'
         else:
             # The old page once more is what a soft purge is.
-            until(lambda: is_now(site, path, now[path]), f'{what}: {path} to be refreshed')
+            until(lambda: is_now(site, path, now[path]), Told(lambda: f'{what}: {path} to be refreshed'))
     return changed
 
 

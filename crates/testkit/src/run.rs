@@ -531,7 +531,15 @@ impl Pass<'_> {
             let from = self.logs.get(&path).copied().unwrap_or_default().min(bytes.len());
             String::from_utf8_lossy(&bytes[from..]).into_owned()
         };
-        if is_there && !until(|| read().contains(wanted)) {
+        let mut length = None;
+        let mut has_come = || {
+            // Reading it costs much more than looking whether there is more of it.
+            let now = fs::metadata(&path).ok().map(|data| data.len());
+            let is_longer = now != length;
+            length = now;
+            is_longer && read().contains(wanted)
+        };
+        if is_there && !until(&mut has_come) {
             return Err(format!("{file} has no {wanted:?}: {}", read()));
         }
         if !is_there && read().contains(wanted) {
@@ -543,12 +551,15 @@ impl Pass<'_> {
 
 /// Waits for what comes about elsewhere; `false` if it does not.
 fn until(mut condition: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let mut begun = Instant::now();
+    let end = begun + PATIENCE;
     while !condition() {
         if Instant::now() > end {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        // Looking may take long itself, of what is waited for.
+        std::thread::sleep(begun.elapsed().max(Duration::from_millis(5)));
+        begun = Instant::now();
     }
     true
 }

@@ -4,6 +4,7 @@
 mod h2;
 mod memcached;
 mod plain;
+mod timer;
 
 use crate::client::PATIENCE;
 use crate::tls;
@@ -394,30 +395,10 @@ fn peer(connection: &TcpStream, work: &Work) -> Vec<(String, String)> {
     if work.looks_at_timers.load(Ordering::Relaxed) {
         // Options are set when the first bytes come, not always when the connection does.
         let _ = connection.peek(&mut [0]);
-        let keeps_alive = is_kept_alive(peer.port(), own.port());
+        let keeps_alive = timer::is_kept_alive(peer, own);
         known.push(("KEEPALIVE".to_owned(), if keeps_alive { "on" } else { "off" }.to_owned()));
     }
     known
-}
-
-/// Whether the socket at `from`, connected to `to`, has its timer for SO_KEEPALIVE running, according to proc(5).
-fn is_kept_alive(from: u16, to: u16) -> bool {
-    let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
-    // Bytes under way have another timer, until they are acknowledged.
-    for _ in 0..100 {
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-        let timer = table.lines().filter(|line| line.contains(&from)).find_map(|line| {
-            let words: Vec<_> = line.split_whitespace().collect();
-            let [_, local, remote, _, _, timer, ..] = words[..] else { return None };
-            (local.ends_with(&from) && remote.ends_with(&to)).then(|| timer.to_owned())
-        });
-        match timer.as_deref().and_then(|timer| timer.get(..2)) {
-            Some("02") => return true,
-            Some("01" | "04") => std::thread::sleep(Duration::from_millis(5)),
-            _ => return false,
-        }
-    }
-    false
 }
 
 /// What the client of a handshake said.

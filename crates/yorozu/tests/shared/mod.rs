@@ -24,10 +24,13 @@ pub(crate) const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_z
 
 /// Waits for a condition that another process brings about.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let mut begun = Instant::now();
+    let end = begun + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < end, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        // Looking may take long itself, of what is waited for.
+        std::thread::sleep(begun.elapsed().max(Duration::from_millis(5)));
+        begun = Instant::now();
     }
 }
 

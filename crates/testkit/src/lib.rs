@@ -13,6 +13,7 @@ pub mod form;
 pub mod h2;
 pub mod h3;
 pub mod origin;
+mod quoted;
 pub mod request;
 pub mod run;
 pub mod server;

@@ -4,7 +4,7 @@ use crate::case::{Ask, Case, Expected, Step};
 use crate::check::{check, text};
 use crate::client::{Answer, Client, PATIENCE};
 use crate::form::{Form, Ports, Version};
-use crate::origin::Origin;
+use crate::origin::{Origin, silent};
 use crate::request::Request;
 use crate::server::{Folder, Kind, Server, Text};
 use crate::tls::{self, Hello};
@@ -12,7 +12,6 @@ use crate::{h2, h3};
 use rustls::{ClientConfig, ClientConnection};
 use std::collections::HashMap;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,10 +152,10 @@ fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Te
         places.push(("$php", origin.listen_fastcgi()));
     }
     if all.contains("$deaf") {
-        places.push(("$deaf", deaf()));
+        places.push(("$deaf", silent::deaf()));
     }
     if all.contains("$full") {
-        places.push(("$full", full()));
+        places.push(("$full", silent::full()));
     }
     for (word, certificate) in [("$h2", None), ("$tls_h2", Some("server"))] {
         if all.contains(word) {
@@ -197,27 +196,6 @@ fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Te
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
     };
     Text { main: replaced(&case.main), events: replaced(&case.events), http: replaced(&http) }
-}
-
-/// A port where connections are taken and nothing is read.
-fn deaf() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::mem::forget(listener);
-    port
-}
-
-/// A port where no more connections are taken: its queue is full.
-fn full() -> u16 {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
-    socket.listen(0).unwrap();
-    let address = socket.local_addr().unwrap().as_socket().unwrap();
-    std::mem::forget(socket);
-    while let Ok(one) = TcpStream::connect_timeout(&address, A_WHILE) {
-        std::mem::forget(one);
-    }
-    address.port()
 }
 
 /// How long the files of `log` steps are.

@@ -4,6 +4,7 @@
 mod h2;
 mod memcached;
 mod plain;
+pub(crate) mod silent;
 mod timer;
 
 use crate::client::PATIENCE;

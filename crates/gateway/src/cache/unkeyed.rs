@@ -195,7 +195,7 @@ fn strange_host(exchange: &Exchange) -> Option<Suspect> {
     // Without a name any host is its own.
     let first = names.iter().find(|name| name.is_real())?;
     let by_name = find_config::named(conf.socket(&exchange.client), &request.host);
-    if by_name == Some(exchange.server) || request.host.is_empty() {
+    if by_name == Ok(Some(exchange.server)) || request.host.is_empty() {
         return None;
     }
     let name = match first {

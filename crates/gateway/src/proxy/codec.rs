@@ -89,9 +89,7 @@ impl HttpCodec {
             },
         };
         if line.status == 101 && !self.may_upgrade {
-            let text =
-                "upstream sent unexpected status 101 while reading response header from upstream";
-            return Err(CodecError::Invalid(text.to_owned()));
+            return Err(CodecError::Invalid("upstream sent unexpected status 101".to_owned()));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ fn chosen(locations: &str, uri: &str) -> String {
     let config = config(&format!("http {{ server {{ {locations} }} }}"));
     let mut exchange = crate::testing::exchange(config, "GET / HTTP/1.0\r\n\r\n");
     exchange.uri = uri.as_bytes().to_vec();
-    match find_config::location(&mut exchange) {
+    match find_config::location(&mut exchange).unwrap() {
         Found::Server => "server".to_owned(),
         Found::LacksSlash(_) => "slash".to_owned(),
         Found::Location(id) => {
@@ -39,7 +39,7 @@ fn what_is_remembered_sets_the_groups_again() {
     for _ in 0..2 {
         for (uri, second) in [("/a/one", Some("one")), ("/b/two", Some("two")), ("/c", None)] {
             exchange.uri = uri.as_bytes().to_vec();
-            assert!(matches!(find_config::location(&mut exchange), Found::Location(_)));
+            assert!(matches!(find_config::location(&mut exchange), Ok(Found::Location(_))));
             assert_eq!(exchange.captures.get(2), second.map(str::as_bytes), "{uri}");
         }
     }

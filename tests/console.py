@@ -11,6 +11,7 @@ from metrics import EVICTING, evict, evicting, origin, samples
 from peers import PATIENCE, YOROZU, Folder, Ignored, Server, free_port, listens, run, until
 
 SITE = '''
+    map $arg_x $endless { default ""; ~^(?:(?:a+)+)+[!.]$ 1; }
     proxy_cache_path $dir/cache keys_zone=pages:1m memory=4m;
     upstream web { server 127.0.0.1:@WEB@; }
     map $arg_skip $skip { 1 1; }
@@ -39,6 +40,9 @@ SITE = '''
             proxy_cache_lock on; proxy_cache_lock_timeout 100ms;
         }
         location /led/ { internal; proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_key same; }
+        location = /who { return 204; }
+        location /permission { auth_request /who; auth_request_set $who known; proxy_set_header X-Who $who; proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; }
+        location /undecided { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_no_cache $endless; }
         location /leads { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_key same; }
         location /offset/ { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_max_range_offset 2; }
         location /complete/ {
@@ -139,6 +143,8 @@ MISSES = [
     ('loop', 'GET', '/loop?status=301&h=Location:%23top&h=Cache-Control:max-age=60', {}),
     ('tags', 'GET', '/tags/a?tags=4097', {}),
     ('redirected', 'GET', '/leads?h=X-Accel-Redirect:/led/a', {}),
+    ('permission', 'GET', '/permission', {}),
+    ('undecided', 'GET', '/undecided?x=' + 'a' * 40, {}),
     ('range-offset', 'GET', '/offset/a', {'Range': 'bytes=3-'}),
     ('head', 'HEAD', '/head/a', {}),
     ('partial', 'GET', '/part?status=206&h=Content-Range:bytes%200-4/9&h=Cache-Control:max-age=60', {}),

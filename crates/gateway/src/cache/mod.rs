@@ -137,6 +137,10 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Body);
     }
+    if unkeyed::is_of_client(exchange, conf) {
+        plan.is_bypassed = true;
+        plan.not_stored = Some(NotStored::Permission);
+    }
     Ok(plan)
 }
 

@@ -141,7 +141,11 @@ struct Tried {
 impl Tried {
     /// Tries the client's request after a `change`; `None` if it does not come to a gateway.
     fn new(exchange: &Exchange, conf: &Conf, change: impl FnOnce(&mut Request)) -> Option<Self> {
-        let asked = &mut *tried(exchange, &exchange.client, change)?;
+        Self::of(&mut *tried(exchange, &exchange.client, change)?, conf)
+    }
+
+    /// What a request that has come to its gateway comes to there; `None` if it has none.
+    fn of(asked: &mut Exchange, conf: &Conf) -> Option<Self> {
         let config = Rc::clone(&asked.conf);
         let location: &LocationConf = config.location(asked.location);
         let protocol = protocol::of(location)?;
@@ -154,6 +158,32 @@ impl Tried {
         }
         Some(Self { location: asked.location, key: key::primary(asked, conf), sent, decided })
     }
+}
+
+/// Whether the page depends on what was said of the client when it was let in (`auth_request_set`), and its key does not:
+/// what the upstream makes of that is for this client. A client of whom nothing was said would be sent something else.
+pub fn is_of_client(exchange: &Exchange, conf: &Conf) -> bool {
+    if exchange.said_of_client.is_empty() {
+        return false;
+    }
+    let come_to = |forgets: bool| {
+        exchange.peek(|asked| {
+            // What is drawn or counted per request is not a difference.
+            asked.request_id = (*exchange.id()).into();
+            asked.started = exchange.started;
+            asked.role = Role::Question { supposes_scripts: false };
+            if forgets {
+                asked.forget_client();
+            }
+            let location = asked.location;
+            let config = Rc::clone(&asked.conf);
+            protocol::of(config.location(location))?.resolve(asked).ok()?;
+            Tried::of(asked, conf)
+        })
+    };
+    let (own, of_none) = (come_to(false), come_to(true));
+    let Some((own, of_none)) = own.zip(of_none) else { return true };
+    own.key == of_none.key && own != of_none
 }
 
 /// The request of `client` after a `change`, as far as it comes without waiting for anything; `None` if it does not come to

@@ -21,6 +21,7 @@ use std::task::Poll;
 use yorozu_kernel::base::{address, tasks, turn};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::body_failed::body_failed;
+use yorozu_kernel::exchange::cached::NotStored;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::outcome::Outcome;
@@ -166,6 +167,9 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
     };
     if exchange.doubt.is_open() {
         // What was to be sent, or where.
+        if cache::is_asked(exchange) {
+            exchange.cache_report.not_stored = Some(NotStored::Undecided);
+        }
         return Err(Outcome::Status(500));
     }
     let pool = pool_key(way, upstream, &call, from);

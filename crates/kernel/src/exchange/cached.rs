@@ -46,13 +46,15 @@ pub enum NotStored {
     Tags,
     /// Another answer of this zone and key led to it (`X-Accel-Redirect`, `error_page` of 401, 403 or 407): a hit would skip it.
     Redirected,
+    /// It depends on what was said of the client when it was let in (`auth_request_set`), and the key does not.
+    Permission,
     /// Something that decides the answer could not be found out.
     Undecided,
 }
 
 impl NotStored {
     /// In their order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -73,6 +75,7 @@ impl NotStored {
         Self::Loop,
         Self::Tags,
         Self::Redirected,
+        Self::Permission,
         Self::Undecided,
     ];
 
@@ -98,6 +101,7 @@ impl NotStored {
             Self::Loop => "loop",
             Self::Tags => "tags",
             Self::Redirected => "redirected",
+            Self::Permission => "permission",
             Self::Undecided => "undecided",
         }
     }

@@ -59,6 +59,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subrequests::Subrequests;
+use variables::Variable;
 use yorozu_cache::{Key, Zone};
 
 /// On whose behalf a request is answered.
@@ -212,6 +213,8 @@ pub struct Exchange {
     pub is_content_late: bool,
     /// The encoding of the text that is answered, where one is wanted.
     pub charset: Option<Bytes>,
+    /// Variables that hold what was said of the client when it was let in (`auth_request_set`).
+    pub said_of_client: Vec<Variable>,
     /// What it may still ask for itself.
     pub subrequests: Subrequests,
     /// Challenges of authentications that failed on the way: fields of the final answer.
@@ -305,6 +308,7 @@ impl Exchange {
             is_given_up: false,
             is_content_late: false,
             charset: None,
+            said_of_client: Vec::new(),
             subrequests: Subrequests::default(),
             challenges: Vec::new(),
             replaced_location: None,

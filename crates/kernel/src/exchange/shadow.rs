@@ -41,6 +41,19 @@ impl Exchange {
         asked
     }
 
+    /// Forgets what was said of the client, and all that followed from it.
+    pub fn forget_client(&mut self) {
+        let conf = Rc::clone(&self.conf);
+        for (slot, computed) in (0..).zip(&conf.computed) {
+            if computed.is_some() {
+                self.variables.set(slot, None);
+            }
+        }
+        for variable in std::mem::take(&mut self.said_of_client) {
+            variable.assign(self, Bytes::new());
+        }
+    }
+
     /// The same request, to look at.
     pub fn shadow(&self) -> Self {
         let mut shadow = Self::of_server(
@@ -54,6 +67,7 @@ impl Exchange {
         shadow.method_of_client.clone_from(&self.method_of_client);
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;
+        shadow.said_of_client.clone_from(&self.said_of_client);
         shadow.uri.clone_from(&self.uri);
         shadow.part.clone_from(&self.part);
         shadow.is_uri_as_sent = self.is_uri_as_sent;

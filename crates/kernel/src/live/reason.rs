@@ -32,6 +32,9 @@ impl Reason {
         let report = &exchange.cache_report;
         match report.forward {
             _ if report.is_hit => None,
+            Some(_) if report.not_stored == Some(NotStored::Permission) => {
+                Some(Self::NotStored(NotStored::Permission))
+            }
             // Whatever its answer says, such a request would not have got a stored one.
             Some(forward @ (Forward::Bypass | Forward::Method)) => Some(Self::Forward(forward)),
             Some(forward) => {
@@ -196,6 +199,11 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     (
         "Another answer led to it",
         "X-Accel-Redirect, or the page of a 401 or 403, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own, with $uri.",
+    ),
+    // Permission
+    (
+        "What the visitor may is not in the key",
+        "auth_request_set says of the visitor what the upstream is told, and the key does not hold it. Put the variable into the key.",
     ),
     // Undecided
     (

@@ -79,6 +79,7 @@ pub async fn check(exchange: &mut Exchange) -> Permission {
         Err(status) => status,
     };
     for assignment in &conf.auth_request_set {
+        exchange.said_of_client.push(assignment.target.clone());
         let value = assignment.value.value(&mut asked);
         match &assignment.target {
             Variable::Slot(slot) => asked.variables.set(*slot, Some(value)),

@@ -22,7 +22,7 @@ fn set_value(exchange: &mut Exchange, name: &[u8]) -> Option<Scratch> {
         }
         match said {
             SetTo::Text(text) => value.extend_from_slice(text),
-            SetTo::Spelled(template) => drop(template.append(exchange, value)),
+            SetTo::Spelled(template) => template.append(exchange, value),
         }
     });
     is_set.then(|| value.unwrap_or_else(Scratch::take))
@@ -100,7 +100,7 @@ impl Credentials {
             let SetTo::Spelled(template) = said else { return };
             let mut value = Scratch::take();
             template.append(exchange, &mut value);
-            // `Bearer` before nothing is nobody's.
+            // `Bearer` before nothing names no visitor.
             if value[..] != template.with(b"")[..] {
                 found.are_there = true;
                 found.are_unkeyed |= !key.is_some_and(|key| key.has_variables_of(template));

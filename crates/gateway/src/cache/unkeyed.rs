@@ -256,7 +256,7 @@ fn suspects(exchange: &Exchange) -> Vec<Suspect> {
             found.push(suspect);
         }
         if found.len() > SUSPECTS_MAX {
-            // Nobody looks at the rest: no `Vary` may excuse it.
+            // The rest is not looked at: no `Vary` may excuse it.
             found.push(Suspect::Disguised(Bytes::new()));
             break;
         }

@@ -343,3 +343,42 @@ fn a_reset_is_no_end_of_an_answer_and_the_log_has_the_bytes_of_requests() {
         has(b"/file/caf\xe9/\\x0A\" failed (2: ") && has(b"\"GET /file/caf\xe9/%0A HTTP/1.1\"")
     );
 }
+
+#[test]
+fn a_head_waits_for_no_more_than_the_length_of_a_chunk() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let folder = Folder::new();
+    let http = format!(
+        "server {{ listen 127.0.0.1:$port; location / {{ proxy_pass http://{address}; proxy_http_version 1.1;
+            proxy_request_buffering off; }} }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for begun in ["5\r\n", "5", "5;a=b"] {
+        let mut client = Client::connect(server.port);
+        client.send(format!("{head}{begun}").as_bytes());
+        let (mut connection, _) = upstream.accept().unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).expect("the head");
+            seen.push(byte[0]);
+        }
+        let rest =
+            if begun.ends_with('\n') { "12345\r\n0\r\n\r\n" } else { "\r\n12345\r\n0\r\n\r\n" };
+        client.send(rest.as_bytes());
+        let mut body = Vec::new();
+        while !body.ends_with(b"0\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).expect("the body");
+            body.push(byte[0]);
+        }
+        assert_eq!(body, b"5\r\n12345\r\n0\r\n\r\n");
+        connection
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+            .unwrap();
+        assert_eq!(client.answer(false).unwrap().body, b"ok");
+    }
+}

@@ -5,7 +5,9 @@
 
 use crate::handlers::{self, CACHED};
 use bytes::Bytes;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 use yorozu_acme::challenges;
 use yorozu_gateway::cache::purge;
 use yorozu_kernel::config::http_core::Satisfy;
@@ -294,11 +296,27 @@ fn content(exchange: &mut Exchange) -> Outcome {
     handlers::respond(exchange)
 }
 
+/// Waits, and looks whether the client leaves meanwhile: nothing is done for one that has.
+async fn has_left_within(exchange: &Exchange, time: Duration) -> bool {
+    let mut closed = pin!(exchange.body.client_closed());
+    let has_left = tokio::select! {
+        biased;
+        () = &mut closed => true,
+        () = tokio::time::sleep(time) => false,
+    };
+    if has_left {
+        error::request(exchange, Level::Info, "client prematurely closed connection");
+    }
+    has_left
+}
+
 /// Waits, and goes on with the phases behind.
 pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
     match pending {
         Pending::Delay(time) => {
-            tokio::time::sleep(time).await;
+            if has_left_within(exchange, time).await {
+                return Outcome::Status(499);
+            }
             match limit_conn::pass(exchange) {
                 Step::Done(outcome) => outcome,
                 Step::Next | Step::Delay(_) => access(exchange),
@@ -318,7 +336,9 @@ pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
                 if status == 401 {
                     let conf = Rc::clone(&exchange.conf);
                     let delay = conf.location(exchange.location).http_core().auth_delay;
-                    tokio::time::sleep(delay).await;
+                    if has_left_within(exchange, delay).await {
+                        return Outcome::Status(499);
+                    }
                 }
                 Outcome::Status(status)
             }

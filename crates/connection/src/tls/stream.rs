@@ -24,6 +24,8 @@ pub struct Tls {
     early: RefCell<BytesMut>,
     /// The client does not speak TLS, and gets an answer that says so.
     is_plain: Cell<bool>,
+    /// The client has said that nothing follows.
+    has_ended: Cell<bool>,
     /// Nothing follows the next write.
     is_last: Cell<bool>,
 }
@@ -35,6 +37,7 @@ impl Tls {
             records: OnceCell::new(),
             early: RefCell::default(),
             is_plain: Cell::new(false),
+            has_ended: Cell::new(false),
             is_last: Cell::new(false),
         }
     }
@@ -121,6 +124,10 @@ impl Tls {
             return self.socket.poll_take(context, usize::MAX, &mut take).map_ok(|count| count > 0);
         }
         let records = self.records()?;
+        // It may have said so together with its request.
+        if self.has_ended.get() {
+            return Poll::Ready(Ok(false));
+        }
         let mut result = Ok(false);
         let start = plain.len();
         let mut take = |encrypted: &[u8]| result = records.decrypt(encrypted, plain);
@@ -132,7 +139,10 @@ impl Tls {
                 Err(problem)
             }
             // What the session has to say now (tickets, new keys) goes with the next response.
-            Ok(is_closed) => Ok(count > 0 && (!is_closed || plain.len() > start)),
+            Ok(is_closed) => {
+                self.has_ended.set(is_closed);
+                Ok(count > 0 && (!is_closed || plain.len() > start))
+            }
         })
     }
 
@@ -172,7 +182,7 @@ impl Tls {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut early = self.early.borrow_mut();
-        while early.is_empty() {
+        while early.is_empty() && !self.has_ended.get() {
             let read = SCRATCH.with_borrow_mut(|scratch| {
                 let mut encrypted = ReadBuf::new(scratch);
                 ready!(self.socket.poll_read(context, &mut encrypted))?;
@@ -187,9 +197,7 @@ impl Tls {
                     // An answer to what the client said about keys; the socket's next turn sends it
                     // if it does not go now.
                     let _ = self.flush_now();
-                    if is_closed {
-                        break;
-                    }
+                    self.has_ended.set(is_closed);
                 }
                 Err(problem) => {
                     let _ = self.flush_now();

@@ -480,8 +480,8 @@ def test_h2_many_clients_and_streams():
 class Frames:
     """An HTTP/2 client that can misbehave."""
 
-    def __init__(self, port):
-        self.socket = socket.create_connection(('127.0.0.1', port), timeout=20)
+    def __init__(self, port, over=lambda plain: plain):
+        self.socket = over(socket.create_connection(('127.0.0.1', port), timeout=20))
         self.socket.sendall(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
         self.send(4, 0, 0, b'')
 
@@ -594,6 +594,86 @@ def test_h2_early_answers_and_bodies():
             equal(curl(server.port, '/', '-T', body), '900000 PUT')
             body.write_bytes(os.urandom(3_000_000))
             equal(curl(server.port, '/', '--data-binary', f'@{body}', '-o', '/dev/null', '-w', '%{http_code}'), '413')
+
+
+def silent():
+    """A server that takes connections and answers nothing, and its port."""
+    taken = socket.create_server(('127.0.0.1', 0))
+    return taken, taken.getsockname()[1]
+
+
+def test_a_client_that_closes_tls_together_with_its_request_is_seen_to_leave():
+    back, port = silent()
+    with Folder() as folder, back:
+        certificate(folder, 'localhost')
+        conf = f'''log_format s "$uri $status";
+            server {{ listen 127.0.0.1:$port ssl; access_log {folder}/s.log s; location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}'''
+        with Server(folder, conf) as server:
+            for maximum in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
+                path = f'/{maximum.name}'
+                read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
+                tls = context(maximum).wrap_bio(read, written, server_hostname='localhost')
+                with socket.create_connection(('127.0.0.1', server.port), timeout=20) as plain:
+                    while True:
+                        try:
+                            tls.do_handshake()
+                            break
+                        except ssl.SSLWantReadError:
+                            plain.sendall(written.read())
+                            read.write(plain.recv(65536))
+                    tls.write(f'GET {path} HTTP/1.1\r\nHost: a\r\n\r\n'.encode())
+                    try:
+                        tls.unwrap()
+                    except ssl.SSLWantReadError:
+                        pass
+                    # With the client's part of the handshake, or in the same segment: the connection itself stays open.
+                    plain.sendall(written.read())
+                    until('the line', lambda: f'{path} 499' in (folder / 's.log').read_text())
+
+
+def test_h2_bounds_are_those_of_the_server_that_the_handshake_names():
+    back, port = silent()
+    with Folder() as folder, back:
+        certificate(folder, 'localhost')
+        keys = f'ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;'
+        conf = f'''{keys} http2 on;
+            server {{ listen 127.0.0.1:$port ssl default_server; http2_max_concurrent_streams 1; keepalive_requests 1; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name localhost; location = /ok {{ return 200 ok; }}
+              location / {{ proxy_pass http://127.0.0.1:{port}; }} }}'''
+        with Server(folder, conf) as server:
+            used = context()
+            used.set_alpn_protocols(['h2'])
+            client = Frames(server.port, lambda plain: used.wrap_socket(plain, server_hostname='localhost'))
+            for stream, path in ((1, '/'), (3, '/'), (5, '/ok')):
+                client.get(stream, path)
+            frame = client.until(lambda frame: frame[0] in (3, GOAWAY) or frame[0] == DATA and frame[1] & 1)
+            equal((frame[0], frame[2]), (DATA, 5), str(frame))
+
+
+def test_h2_counts_what_it_sends_and_notes_what_breaks_a_stream():
+    back, port = silent()
+    with Folder() as folder, back:
+        (folder / 'www').mkdir()
+        (folder / 'www/page').write_bytes(b'x' * 40_000)
+        conf = f'''log_format s "$uri $bytes_sent $body_bytes_sent";
+            server {{ listen 127.0.0.1:$port; http2 on; access_log {folder}/s.log s; root {folder}/www; location = /ok {{ return 200 ok; }}
+              location = /none {{ return 204; }} location /late {{ proxy_pass http://127.0.0.1:{port}; }} }}'''
+        with Server(folder, conf) as server:
+            client = Frames(server.port)
+            for stream, path, body in ((1, '/ok', 2), (3, '/none', 0), (5, '/page', 40_000)):
+                client.get(stream, path)
+                count, is_last = 0, False
+                while not is_last:
+                    frame = client.until(lambda frame: frame[2] == stream)
+                    count, is_last = count + 9 + len(frame[3]), frame[1] & 1
+                until('the line', lambda: f'{path} {count} {body}\n' in (folder / 's.log').read_text())
+            client.get(7, '/late')
+            client.send(8, 0, 7, struct.pack('>I', (1 << 31) - 1))
+            frame = client.until(lambda frame: frame[0] == 3)
+            equal(frame[2:], (7, struct.pack('>I', 3)))
+            wanted = 'client violated flow control: too large window (stream 7) while processing HTTP/2 connection'
+            until('the line', lambda: wanted in server.log())
 
 
 if __name__ == '__main__':

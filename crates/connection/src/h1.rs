@@ -12,7 +12,7 @@ use super::respond::{self, Begun, log};
 use super::send::Sent;
 use super::transport::{HEADS, Transport};
 use super::write;
-use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
+use super::{ConnectionHandle, current_conf, first_core, rules};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
 use std::net::Shutdown;
@@ -137,7 +137,7 @@ impl Connection {
     /// How long the client may be silent before its next request.
     fn silence_allowed(&self, conf: &WorkerConf) -> Duration {
         match self.client.requests.get() {
-            0 => default_core(conf, &self.client).client_header_timeout,
+            0 => first_core(conf, &self.client).client_header_timeout,
             _ => self.keepalive_timeout,
         }
     }

@@ -1,11 +1,11 @@
 //! The times of a connection.
 
-use crate::default_core;
+use crate::first_core;
 use std::time::Duration;
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 
-/// How long a client may take, whichever server its requests are for. A connection has its own copy, which holds to its end: the
+/// How long a client may take, by the server that its handshake named, whichever its requests are for. A connection has its own copy, which holds to its end: the
 /// configuration may lose its socket before that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
@@ -17,7 +17,7 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) fn of(conf: &WorkerConf, client: &Client) -> Self {
-        let core = default_core(conf, client);
+        let core = first_core(conf, client);
         Self {
             header: core.client_header_timeout,
             keepalive: core.keepalive_timeout.timeout,

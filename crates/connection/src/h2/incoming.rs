@@ -75,11 +75,15 @@ impl Incoming {
         }
     }
 
-    /// Obeys all frames that have arrived, up to a whole block of fields. A frame that ends its stream is obeyed so.
+    /// Obeys all frames that have arrived, up to a whole block of fields. A frame that ends its stream is obeyed so;
+    /// `note` is told which stream, and why.
     ///
     /// # Errors
     /// The connection is over: with this code, for this reason.
-    pub(super) fn next(&mut self) -> Result<Option<Block>, (Code, &'static str)> {
+    pub(super) fn next(
+        &mut self,
+        note: impl Fn(u32, &str),
+    ) -> Result<Option<Block>, (Code, &'static str)> {
         loop {
             let (stream, read) = match self.frame() {
                 Ok(None) => return Ok(None),
@@ -96,7 +100,10 @@ impl Incoming {
                 Err(Broken::Stream(code, text)) if self.streams.is_idle(stream) => {
                     return Err((code, text));
                 }
-                Err(Broken::Stream(code, _)) => self.streams.break_off(stream, code),
+                Err(Broken::Stream(code, text)) => {
+                    note(stream, text);
+                    self.streams.break_off(stream, code);
+                }
             }
             if let Some(block) = self.block.take_if(|block| block.frames == 0) {
                 return Ok(Some(block));

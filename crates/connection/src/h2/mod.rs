@@ -23,7 +23,7 @@ pub use yorozu_wire::h2::frame::PREFACE;
 use super::fields::{self, FieldList};
 use super::head::Bounds;
 use super::times::Times;
-use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
+use super::{ConnectionHandle, current_conf, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
 use std::future::poll_fn;
@@ -93,13 +93,14 @@ pub async fn serve(
     early: BytesMut,
 ) {
     let Some(conf) = current_conf(&client, &worker) else { return };
-    let (streams, incoming) = begin(&conf, &client, early);
+    let (streams, incoming, told) = begin(&conf, &client, early);
     let latest = Latest::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
     let loop_ = Loop {
         incoming,
         streams,
+        told,
         client,
         handle,
         worker,
@@ -118,7 +119,11 @@ pub async fn serve(
 }
 
 /// Both sides of a connection, with the bounds of the server that its handshake named, else of the socket's default server.
-fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, Incoming) {
+fn begin(
+    conf: &WorkerConf,
+    client: &Client,
+    early: BytesMut,
+) -> (Rc<Streams>, Incoming, ToldBounds) {
     let server = find_config::first_server(conf, client);
     let settings = conf.location(conf.server(server).conf);
     let own = settings.of::<Conf>();
@@ -127,7 +132,15 @@ fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, I
     let streams = Rc::new(Streams::new(room.min(WINDOW_MAX), streams_max));
     let block_bytes_max = Bounds::of_streams(settings.http_core()).head_bytes_max;
     let incoming = Incoming::new(early, Rc::clone(&streams), block_bytes_max);
-    (streams, incoming)
+    (streams, incoming, ToldBounds { streams_max, room })
+}
+
+/// What the client was told in our settings: it counts on that, whatever a server of its requests or a later configuration says.
+#[derive(Clone, Copy, Debug)]
+struct ToldBounds {
+    streams_max: u32,
+    /// How much of a body it may send before that is read.
+    room: i64,
 }
 
 /// What happens next on a connection.
@@ -187,6 +200,7 @@ struct Loop {
     client: Rc<Client>,
     handle: Rc<ConnectionHandle>,
     worker: Rc<dyn Host>,
+    told: ToldBounds,
     latest: Latest,
     /// Those of the head that is read; kept for its allocation.
     fields: FieldList,
@@ -219,6 +233,14 @@ async fn linger(handle: &ConnectionHandle, timeout: Duration) {
     };
     // A client that has all of it closes: the wait is short.
     let _ = tokio::time::timeout(timeout, read).await;
+}
+
+/// Notes what a client did that ends its connection, or a stream.
+fn log(client: &Client, worker: &Rc<dyn Host>, text: &str) {
+    if let Some(conf) = current_conf(client, worker) {
+        let text = format!("{text} while processing HTTP/2 connection");
+        conf.error_log.connection(Level::Info, client, &text);
+    }
 }
 
 impl Drop for Loop {
@@ -307,10 +329,7 @@ impl Loop {
 
     /// Ends the connection of a client that breaks the protocol, or asks too much.
     fn refuse(&mut self, code: Code, text: &str) {
-        if let Some(conf) = current_conf(&self.client, &self.worker) {
-            let text = format!("{text} while processing HTTP/2 connection");
-            conf.error_log.connection(Level::Info, &self.client, &text);
-        }
+        log(&self.client, &self.worker, text);
         if self.end != End::Over {
             self.end = End::Over;
             // One that asks too much is not waited for.
@@ -325,7 +344,11 @@ impl Loop {
         loop {
             let was_full = self.streams.is_full();
             if self.end != End::Over && self.has_steps() && !was_full {
-                match self.incoming.next() {
+                let (client, worker) = (&self.client, &self.worker);
+                let note = |stream: u32, text: &str| {
+                    log(client, worker, &format!("{text} (stream {stream})"));
+                };
+                match self.incoming.next(note) {
                     Ok(_) if self.is_flooding() => {
                         let text = "client sent too many RST_STREAM frames";
                         return Poll::Ready(Event::Broken(Code::ENHANCE_YOUR_CALM, text));
@@ -443,7 +466,7 @@ impl Loop {
         let text =
             "client timed out (110: Connection timed out) while processing HTTP/2 connection";
         conf.error_log.connection(Level::Info, client, text);
-        if default_core(&conf, client).reset_timedout_connection {
+        if first_core(&conf, client).reset_timedout_connection {
             self.handle.io.reset_on_close();
         }
     }
@@ -505,12 +528,9 @@ impl Loop {
     /// Begins to answer a request.
     fn request(&mut self, conf: Rc<WorkerConf>, block: &Block, bounds: &Bounds) {
         let (id, client) = (block.stream, Rc::clone(&self.client));
-        let own = conf.location(conf.server(conf.socket(&client).default_server).conf);
-        let own = own.of::<Conf>();
-        let is_early = !self.incoming.is_settled
-            && !block.is_last
-            && (own.http2_body_preread_size.bytes() as u64) < WINDOW_BYTES.unsigned_abs();
-        if self.streams.open_count() as u64 >= own.http2_max_concurrent_streams || is_early {
+        let ToldBounds { streams_max, room } = self.told;
+        let is_early = !self.incoming.is_settled && !block.is_last && room < WINDOW_BYTES;
+        if self.streams.open_count() >= streams_max as usize || is_early {
             return self.streams.refuse(id);
         }
         client.requests.set(client.requests.get() + 1);
@@ -551,7 +571,7 @@ impl Loop {
 
     /// Ends a connection that has had its share.
     fn bound(&mut self, conf: &WorkerConf) {
-        let core = default_core(conf, &self.client);
+        let core = first_core(conf, &self.client);
         let requests = self.client.requests.get();
         if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time

@@ -30,15 +30,12 @@ pub(super) struct Out {
 /// A block of fields that is being written.
 pub(super) struct Fields<'a> {
     out: &'a mut Vec<u8>,
-    /// Bytes of names and values.
-    bytes: usize,
 }
 
 impl Fields<'_> {
     /// Appends a field, if HTTP/2 has it (RFC 9113, section 8.2.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
         if may_send(name) {
-            self.bytes += name.len() + value.len();
             hpack::put_field(self.out, name, &plain(value));
         }
     }
@@ -86,7 +83,7 @@ impl Out {
         }
     }
 
-    /// Appends a block of fields, in frames of at most `frame_bytes`; the bytes of its names and values.
+    /// Appends a block of fields, in frames of at most `frame_bytes`.
     pub(super) fn fields(
         &mut self,
         stream: u32,
@@ -94,7 +91,7 @@ impl Out {
         is_last: bool,
         frame_bytes: usize,
         write: impl FnOnce(&mut Fields<'_>),
-    ) -> usize {
+    ) {
         let start = self.text.len();
         let block = start + frame::HEAD_BYTES;
         self.text.resize(block, 0);
@@ -104,9 +101,7 @@ impl Out {
         if let Some(status) = status {
             hpack::put_status(&mut self.text, status);
         }
-        let mut fields = Fields { out: &mut self.text, bytes: 0 };
-        write(&mut fields);
-        let bytes = fields.bytes;
+        write(&mut Fields { out: &mut self.text });
         let length = self.text.len() - block;
         let last = if is_last { flag::END_STREAM } else { 0 };
         if length <= frame_bytes {
@@ -119,7 +114,6 @@ impl Out {
             self.text.truncate(start);
             self.in_parts(stream, last, &rest, frame_bytes);
         }
-        bytes
     }
 
     fn in_parts(&mut self, stream: u32, last: u8, block: &[u8], frame_bytes: usize) {
@@ -231,11 +225,10 @@ mod tests {
     #[test]
     fn long_blocks_of_fields_are_split() {
         let mut out = Out::default();
-        let bytes = out.fields(1, Some(200), true, 16, |fields| {
+        out.fields(1, Some(200), true, 16, |fields| {
             fields.put(b"x-a", &[b'\n'; 40]);
             fields.put(b"Connection", b"close");
         });
-        assert_eq!(bytes, 43);
         let bytes = sent(&mut out, std::iter::repeat(usize::MAX));
         let (mut at, mut heads, mut block) = (0, Vec::new(), Vec::new());
         while let Some(head) = Head::read(&bytes[at..]) {

@@ -56,7 +56,7 @@ pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: 
     keep_sent(exchange, response, false);
     exchange.keep_alive = true;
     match sent {
-        Ok(bytes) => exchange.bytes_sent = (bytes + HEAD_BYTES) as u64,
+        Ok(bytes) => exchange.bytes_sent = bytes as u64,
         Err(gone) => return Begun::Done(outcome(exchange, Err(gone.into()))),
     }
     if is_empty {
@@ -158,13 +158,15 @@ impl Rest {
         send::stream(self, exchange, stream).await?;
         let stream = &self.sender.stream;
         if exchange.sent.trailers.is_empty() {
-            stream.streams.send_data(stream.id, Bytes::new(), 1, true)?;
+            let frames = stream.streams.send_data(stream.id, Bytes::new(), 1, true)?;
+            exchange.bytes_sent += (frames * HEAD_BYTES) as u64;
         } else {
-            stream.streams.send_fields(stream.id, None, true, |fields| {
+            let sent = stream.streams.send_fields(stream.id, None, true, |fields| {
                 let trailers = exchange.sent.trailers.iter();
                 let allowed = trailers.filter(|(name, _)| !is_of_head(name));
                 allowed.for_each(|(name, value)| fields.put(name, value));
             })?;
+            exchange.bytes_sent += sent as u64;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use super::outgoing::Outgoing;
 use super::{Open, Shared, number, stream, write};
+use crate::first_core;
 use crate::head::{Bounds, Received, read};
-use crate::{default_core, first_core};
 use bytes::BytesMut;
 use quinn::{RecvStream, SendStream};
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
     let outgoing = Outgoing::new(Rc::clone(&shared), send);
     let Some(conf) = stream::conf(&shared, &outgoing) else { return };
     let bounds = Bounds::of(first_core(&conf, &shared.client));
-    let timeout = default_core(&conf, &shared.client).client_header_timeout;
+    let timeout = first_core(&conf, &shared.client).client_header_timeout;
     drop(conf);
     let line = timer::within(timeout, line(&mut recv, bounds.line_bytes_max)).await;
     let Some(Some(line)) = line else {

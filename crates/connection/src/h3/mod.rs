@@ -24,7 +24,7 @@ mod write;
 use crate::quic::Opening;
 use crate::times::Times;
 use crate::tls::session;
-use crate::{Connected, add_one, count_handshake, current_conf, default_core};
+use crate::{Connected, add_one, count_handshake, current_conf, default_core, first_core};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
 use shared::{Open, Shared};
 use std::cell::{Cell, OnceCell};
@@ -390,7 +390,7 @@ impl Life {
     fn bound(&mut self) {
         let client = &self.shared.client;
         let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
-        let core = default_core(&conf, client);
+        let core = first_core(&conf, client);
         if client.requests.get() >= core.keepalive_requests
             || turn::since(self.opened) >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()

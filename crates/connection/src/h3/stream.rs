@@ -6,7 +6,7 @@ use super::{Open, Shared, stream_number, write};
 use crate::head::{Bounds, Refusal};
 use crate::respond::{self, Begun, log};
 use crate::send::Sent;
-use crate::{current_conf, default_core, fields, first_core, rules};
+use crate::{current_conf, fields, first_core, rules};
 use quinn::{RecvStream, SendStream};
 use std::future::Future;
 use std::pin::Pin;
@@ -55,7 +55,7 @@ async fn receive(
     let (bounds, timeout) = {
         let conf = conf(shared, outgoing)?;
         let core = first_core(&conf, &shared.client);
-        let timeout = default_core(&conf, &shared.client).client_header_timeout;
+        let timeout = core.client_header_timeout;
         (Bounds::of_streams(core), timeout)
     };
     let head = match timer::within(timeout, incoming.head(&bounds)).await {

@@ -13,7 +13,7 @@ use yorozu_wire::h2::frame::{self, Code};
 const READING_BYTES: i64 = 64 * 1024;
 
 impl Streams {
-    /// Sends a block of fields; the bytes of its names and values.
+    /// Sends a block of fields; the bytes of its frames.
     ///
     /// # Errors
     /// [`Gone`]
@@ -27,8 +27,9 @@ impl Streams {
         let mut state = self.0.borrow_mut();
         state.open(id)?.is_sent = is_last;
         let before = state.out.waiting();
-        let bytes = state.out.fields(id, status, is_last, frame::PAYLOAD_BYTES, write);
-        state.useful += (state.out.waiting() - before) as u64;
+        state.out.fields(id, status, is_last, frame::PAYLOAD_BYTES, write);
+        let bytes = state.out.waiting() - before;
+        state.useful += bytes as u64;
         state.wake_connection();
         Ok(bytes)
     }

@@ -785,6 +785,25 @@ def an_answer_waits_for_the_others():
         until('both', lambda: a.purge('/1') == 'sent')
 
 
+def a_master_that_becomes_a_replica_loses_no_purge():
+    """READONLY, and MASTERDOWN where it does not even answer questions: purges wait, pages are made, and each is said once."""
+    for serves_stale in 'yes', 'no':
+        with site('ab', shared=SHARED, redis=['--replica-serve-stale-data', serves_stale]) as (redis, (a, b)):
+            warm((a, b), '/1')
+            redis.ask('REPLICAOF', '127.0.0.1', free_port())
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'queued'
+            until('a line', lambda: any(text in a.log() for text in ('queued: READONLY', 'MASTERDOWN')))
+            assert a.page('/1')[0] == 1
+            for number in range(10):
+                assert a.page(f'/new{number}') == (0, 'MISS')
+            assert a.log().count('purges, which are queued') + a.log().count('purges are queued') == 1, a.log()
+            redis.ask('REPLICAOF', 'NO', 'ONE')
+            b.becomes('/1', 1)
+            until('the queue', lambda: a.metric('queued') == 0 and a.metric('connected') == 1)
+            assert a.purge('/1') == 'sent' and GONE not in a.log() + b.log()
+
+
 def what_a_lost_place_left_is_done_as_it_says():
     """A node that lost its place purges everything softly; a purge that it finds in the stream is done by then as it was meant."""
     with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=10s&wait=20s') as (redis, (a, b)):
@@ -1757,7 +1776,7 @@ TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, the_queue_on_disk_is_bounded, who_is_cut_off_says_so, a_line_that_is_cut_and_healed, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
-    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, what_a_lost_place_left_is_done_as_it_says, what_is_too_long_is_passed, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
+    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, a_master_that_becomes_a_replica_loses_no_purge, what_a_lost_place_left_is_done_as_it_says, what_is_too_long_is_passed, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,

@@ -645,7 +645,7 @@ mod tests {
         let (group, now) = (group(&[("a", 1), ("b", 1)], Balance::RoundRobin), Instant::now());
         let lease = group.select(&mut Tried::default(), &any(), now).unwrap();
         let failing = name(&lease);
-        lease.failed(now);
+        assert!(lease.failed(now));
         assert!(!order(&group, 4, &any(), now).contains(&failing));
         let later = now + Duration::from_secs(11);
         assert!(order(&group, 4, &any(), later).contains(&failing));
@@ -757,7 +757,7 @@ mod tests {
         group.resolved("name", peers(&["a", "b"]));
         let lease = group.select(&mut Tried::default(), &any(), now).unwrap();
         let (address, failing) = (lease.peer().address().clone(), name(&lease));
-        lease.failed(now);
+        assert!(lease.failed(now));
         group.resolved("name", peers(&["a", "b", "c"]));
         assert!(!order(&group, 6, &any(), now).contains(&failing));
         group.resolved("other", Vec::new());

@@ -53,7 +53,9 @@ fn leases_of_two_configurations() {
                     }
                     match is_good {
                         true => lease.succeeded(Duration::ZERO),
-                        false => lease.failed(Instant::now()),
+                        false => {
+                            lease.failed(Instant::now());
+                        }
                     }
                 }
             })

@@ -1,7 +1,5 @@
 //! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
 mod shared;
 
 use nix::sys::signal::Signal;

@@ -2,7 +2,7 @@
 //! master is killed.
 //!
 //! Of two masters, the one that lives is the one that serves: a server process that the other one left behind is told to
-//! end. It would answer for ever what nobody can purge or reload.
+//! end. No purge and no reload would ever reach it.
 
 use super::super::{adoption, handover};
 use super::{Master, tell_systemd};

@@ -164,7 +164,7 @@ impl Reader {
 
 enum Item {
     Whole(Reply),
-    /// A list, with so many items.
+    /// A list of this many items.
     Begins(usize),
 }
 

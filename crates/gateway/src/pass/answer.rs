@@ -74,12 +74,8 @@ pub async fn accept(
         Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
         return Outcome::Status(status);
     }
-    if has_accel && !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
-        if let Some(rate) = head.field(b"x-accel-limit-rate") {
-            exchange.limit_rate = yorozu_conf::value::number(rate);
-        }
-    }
     if has_accel {
+        set_rate(exchange, conf, &head);
         if let Some(outcome) = accel_redirect(exchange, conf, &head) {
             fetched.end();
             return outcome;
@@ -105,6 +101,13 @@ pub async fn accept(
         Box::pin(saver.finish()).await;
     }
     Outcome::Respond(response)
+}
+
+fn set_rate(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) {
+    let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE);
+    if let Some(rate) = head.field(b"x-accel-limit-rate").filter(|_| !is_ignored) {
+        exchange.limit_rate = yorozu_conf::value::number(rate);
+    }
 }
 
 fn is_buffered(conf: Settings<'_>, head: &Head) -> bool {

@@ -165,13 +165,7 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         Ok(call) => call,
         Err(status) => return Err(Outcome::Status(status)),
     };
-    if exchange.doubt.is_open() {
-        // What was to be sent, or where.
-        if cache::is_asked(exchange) {
-            exchange.cache_report.not_stored = Some(NotStored::Undecided);
-        }
-        return Err(Outcome::Status(500));
-    }
+    refuse_in_doubt(exchange)?;
     let pool = pool_key(way, upstream, &call, from);
     let hinted = hinted(exchange, location);
     let is_live = matches!(call.content, Content::Live { .. });
@@ -219,6 +213,18 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         Some(problem) => Err(body_failed(exchange, problem)),
         None => Ok(Reply { result, validates: call.validates }),
     }
+}
+
+/// # Errors
+/// What is to be sent, or where, could not be found out.
+fn refuse_in_doubt(exchange: &mut Exchange) -> Result<(), Outcome> {
+    if !exchange.doubt.is_open() {
+        return Ok(());
+    }
+    if cache::is_asked(exchange) {
+        exchange.cache_report.not_stored = Some(NotStored::Undecided);
+    }
+    Err(Outcome::Status(500))
 }
 
 /// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.

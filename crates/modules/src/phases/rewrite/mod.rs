@@ -1,8 +1,10 @@
 //! `set`, `if`, `rewrite`, `return`, `break`: the small program a server or location runs first.
 
+mod file_test;
 mod many;
 mod steps;
 
+pub use file_test::FileTest;
 pub use many::Rewrites;
 pub use steps::{Script, Steps, server_script};
 
@@ -84,15 +86,6 @@ pub enum Condition {
         test: FileTest,
         is_negated: bool,
     },
-}
-
-/// `-f`, `-d`, `-e`, `-x`
-#[derive(Clone, Copy, Debug)]
-pub enum FileTest {
-    File,
-    Folder,
-    Exists,
-    Executable,
 }
 
 /// `return code [text]`
@@ -469,21 +462,6 @@ impl Condition {
                 test.holds(exchange, &subject) != *is_negated
             }
         })
-    }
-}
-
-impl FileTest {
-    fn holds(self, exchange: &Exchange, path: &[u8]) -> bool {
-        use yorozu_kernel::files::links::Links;
-        use yorozu_kernel::files::open;
-        use yorozu_kernel::files::path::kind;
-        match self {
-            _ if Links::of(exchange, path).refuse(path) => false,
-            Self::File => kind(exchange, path) == Some(open::Kind::File),
-            Self::Folder => kind(exchange, path) == Some(open::Kind::Folder),
-            Self::Exists => kind(exchange, path).is_some(),
-            Self::Executable => open::is_executable(path),
-        }
     }
 }
 

@@ -32,9 +32,8 @@
 //! origin saw  2                                  requests so far; waits for the last
 //! origin done  1                                 answers that it could send whole
 //! origin connections  1                          connections so far
-//! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME; PEER and
+//! origin param  NAME "value"                     of the last request (!NAME "": it has none); over HTTP, fields as HTTP_NAME; PEER and
 //!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED, TLS_ALPN
-//! origin param  !NAME                            the last request has none of that name, and not just an empty one
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
 //! pace    0.8s the reason why a pass cannot be judged that took so much longer than its waits: it is repeated
@@ -109,7 +108,6 @@ pub(crate) enum Step {
     Saw(usize),
     Connections(usize),
     Param(String, String),
-    NoParam(String),
     Log {
         file: String,
         text: String,
@@ -402,9 +400,6 @@ fn origin_step(rest: &str) -> Step {
         return Step::Connections(count.trim().parse().unwrap());
     }
     if let Some(param) = rest.strip_prefix("param") {
-        if let Some(name) = param.trim().strip_prefix('!') {
-            return Step::NoParam(name.to_owned());
-        }
         let (name, value) = param.trim().split_once(' ').unwrap();
         return Step::Param(name.to_owned(), quoted(value.trim()).0);
     }

@@ -302,7 +302,6 @@ impl Pass<'_> {
             Step::Write(path, content) => {
                 fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
             }
-            Step::NoParam(name) => self.no_param(name)?,
             Step::Param(name, value) => self.param(name, &text(value, &self.form, self.ports))?,
             Step::Log { file, text: wanted, is_there } => {
                 self.log(file, &text(wanted, &self.form, self.ports), *is_there)?;
@@ -482,6 +481,11 @@ impl Pass<'_> {
     fn param(&self, name: &str, value: &str) -> Result<(), String> {
         let seen = self.origin.seen();
         let body = seen.last().map(|request| String::from_utf8_lossy(&request.body));
+        if let Some(name) = name.strip_prefix('!') {
+            let mut params = seen.last().into_iter().flat_map(|request| &request.params);
+            let found = params.find(|(found, _)| found == name);
+            return found.map_or(Ok(()), |(_, value)| Err(format!("{name} was {value:?}")));
+        }
         let found = match name {
             "BODY" => body.as_deref().unwrap_or_default(),
             name => seen.last().map_or("", |request| request.param(name)),
@@ -490,15 +494,6 @@ impl Pass<'_> {
             Ok(())
         } else {
             Err(format!("{name} was {found:?}, expected {value:?}"))
-        }
-    }
-
-    fn no_param(&self, name: &str) -> Result<(), String> {
-        let seen = self.origin.seen();
-        let mut params = seen.last().into_iter().flat_map(|request| &request.params);
-        match params.find(|(found, _)| found == name) {
-            Some((_, value)) => Err(format!("{name} was {value:?}, expected none")),
-            None => Ok(()),
         }
     }
 

@@ -93,9 +93,8 @@ pub async fn accept(
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
     let is_buffered = if has_accel { is_buffered(conf, &head) } else { conf.buffering };
-    let targets = StoreTargets { collector, saver };
     fetched.before = before;
-    let mut body = ArrivingBody::new(exchange, fetched, targets);
+    let mut body = ArrivingBody::new(exchange, fetched, StoreTargets { collector, saver });
     body.gather(&conf, is_buffered, &response).await;
     if let Some(saver) = body.attach(exchange, &conf, is_buffered, &mut response).await {
         Box::pin(saver.finish()).await;

@@ -271,10 +271,8 @@ impl Job<'_> {
             return false;
         }
         // As nginx: these say nothing about the peer.
-        if !matches!(status, 403 | 404) {
-            if fetched.lease.blame(turn::instant()) {
-                self.taken_out(READING_HEAD, fetched.lease.peer());
-            }
+        if !matches!(status, 403 | 404) && fetched.lease.blame(turn::instant()) {
+            self.taken_out(READING_HEAD, fetched.lease.peer());
         }
         true
     }

@@ -66,9 +66,12 @@ impl Shared for Formats {
     }
 }
 
+/// `buffer=` and `flush=`, and the level of compression.
+type Buffering = (Option<(usize, Duration)>, Option<u8>);
+
 /// How the lines for a file wait, and how they are compressed: all of its `access_log` lines agree.
 #[derive(Debug, Default)]
-struct Buffered(HashMap<PathBuf, (Option<(usize, Duration)>, Option<u8>)>);
+struct Buffered(HashMap<PathBuf, Buffering>);
 
 impl Shared for Buffered {
     const IS_FOR_LOADING: bool = true;

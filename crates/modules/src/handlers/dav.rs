@@ -104,7 +104,7 @@ fn failed(call: &str, path: &Path, problem: &io::Error, missing: u16) -> Refused
     };
     Refused(
         status,
-        Some(format!("{call} \"{}\" failed ({})", error::path_text(&path), os_error(problem))),
+        Some(format!("{call} \"{}\" failed ({})", error::path_text(path), os_error(problem))),
     )
 }
 

@@ -161,10 +161,7 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         true => exchange.body.content(is_live),
         false => Content::None,
     };
-    let call = match protocol.call(exchange, location, content) {
-        Ok(call) => call,
-        Err(status) => return Err(Outcome::Status(status)),
-    };
+    let call = protocol.call(exchange, location, content).map_err(Outcome::Status)?;
     refuse_in_doubt(exchange)?;
     let pool = pool_key(way, upstream, &call, from);
     let hinted = hinted(exchange, location);

@@ -303,7 +303,7 @@ mod tests {
             for word in &mut words {
                 number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let drawn = number >> 16;
-                *word = WORDS[(drawn * drawn >> 16) as usize % WORDS.len()];
+                *word = WORDS[((drawn * drawn) >> 16) as usize % WORDS.len()];
             }
             let (drawn, words) = (number >> 16, words.join(" "));
             let line =

@@ -960,7 +960,7 @@ def test_what_is_said_of_configurations_is_as_nginx_s_module_says_it():
                 ('uri x;', '"uri" directive is not allowed here'),
                 (block('', server('www.example.*;')), 'invalid server name: unexpected character'),
                 (block('', server('*.example.com;')), 'need the challenge dns-01, which is not supported'),
-                (block('', server('; server_name .example..test;')), 'invalid server name: unexpected character'),
+                (block('', server('; server_name .example..test;')), 'invalid server name or wildcard ".example..test"'),
                 (block('', server(';')), 'no identifiers'),
                 (block('', server('; server_name "~^a" *.a.example;')), 'no identifiers'),
                 (block('', server('x key=dsa;')), 'invalid "key" value'),

@@ -355,8 +355,9 @@ fn log_level(words: &[Bytes]) -> Result<Level, ValueError> {
 /// `debug_connection address | network | unix: | host`
 fn debug_connection(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let text = args.text(0);
-    let is_found = Network::written(&text, args.env).is_some() || resolve(&text, 80).is_ok();
-    match is_found {
+    // `all` is a word of `allow` alone.
+    let is_network = text != "all" && Network::written(&text, args.env).is_some();
+    match is_network || resolve(&text, 80).is_ok() {
         true => Ok(()),
         false => Err(ValueError(format!("host not found in debug_connection \"{text}\""))),
     }

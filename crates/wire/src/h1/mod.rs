@@ -198,18 +198,13 @@ fn version_begun(text: &[u8]) -> Result<(), WireError> {
 }
 
 fn version(text: &[u8]) -> Result<Version, WireError> {
-    let dot = text.iter().position(|byte| *byte == b'.').ok_or(WireError::RequestLine)?;
-    let (major, minor) = (&text[..dot], &text[dot + 1..]);
-    let is_number = |digits: &[u8]| {
-        !digits.is_empty() && digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit)
-    };
-    if !is_number(major) || !is_number(minor) || major[0] == b'0' || minor.len() > 2 {
-        return Err(WireError::RequestLine);
+    // The same rules as while it arrives: else a refusal would depend on how the bytes are cut.
+    version_begun(text)?;
+    match text {
+        b"1.0" | b"1.00" => Ok(Version::V10),
+        [b'1', b'.', _, ..] => Ok(Version::V11),
+        _ => Err(WireError::RequestLine),
     }
-    if major != b"1" {
-        return Err(WireError::Version);
-    }
-    Ok(if minor == b"0" { Version::V10 } else { Version::V11 })
 }
 
 /// Position after CRLF or LF at `at`; `Ok(None)` if it has not arrived.

@@ -73,8 +73,11 @@ fn filtered(exchange: &mut Exchange, mut progress: Progress) -> Begun {
             continue;
         }
         // A filter's refusal is an error like any other; the redirects that it leads to are bounded.
-        let refused = exchange.redirects.refused.take();
-        let Some(outcome) = refused.and_then(|status| error_page::find(exchange, status)) else {
+        let Some(status) = exchange.redirects.refused.take() else {
+            return Begun::Done(Ok(response));
+        };
+        exchange.leave_refused();
+        let Some(outcome) = error_page::find(exchange, status) else {
             return Begun::Done(Ok(response));
         };
         let resume = exchange.conf.engine.resume;
@@ -193,5 +196,5 @@ fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
         exchange.uri = target.map(|target| target.path).unwrap_or_default();
     }
     let resume = exchange.conf.engine.resume;
-    resume(exchange, Outcome::Status(status))
+    resume(exchange, Outcome::Refused(status))
 }

@@ -39,6 +39,10 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
                 None => return Progress::Ready(response),
             },
             Outcome::Wait(pending) => return Progress::Wait(pending),
+            Outcome::Refused(status) => {
+                exchange.leave_refused();
+                Outcome::Status(status)
+            }
             Outcome::Status(status) if exchange.redirects.has_stub => {
                 return Progress::Close(status);
             }

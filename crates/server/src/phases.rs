@@ -199,7 +199,7 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
     let location = conf.location(exchange.location);
     let core = location.http_core();
     if core.internal.0 && !exchange.is_internal {
-        return Some(Outcome::Status(404));
+        return Some(Outcome::Refused(404));
     }
     let max = match location.handler.bounds_bodies() {
         true => 0,
@@ -211,7 +211,7 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
             let text = format!("client intended to send too large body: {length} bytes");
             error::request(exchange, Level::Error, &text);
             exchange.body.discard();
-            return Some(Outcome::Status(413));
+            return Some(Outcome::Refused(413));
         }
     }
     if lacks_slash {
@@ -234,7 +234,7 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
         for phase in [limit_req::pass, limit_conn::pass] {
             match phase(exchange) {
                 Step::Next => {}
-                Step::Done(outcome) => return outcome,
+                Step::Refuse(status) => return Outcome::Refused(status),
                 Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
             }
             if exchange.doubt.is_open() {
@@ -274,7 +274,7 @@ fn access(exchange: &mut Exchange) -> Outcome {
     match denied {
         Some(status) => {
             error::request(exchange, Level::Error, "access forbidden by rule");
-            Outcome::Status(status)
+            Outcome::Refused(status)
         }
         None => content(exchange),
     }
@@ -318,7 +318,7 @@ pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
                 return Outcome::Status(499);
             }
             match limit_conn::pass(exchange) {
-                Step::Done(outcome) => outcome,
+                Step::Refuse(status) => Outcome::Refused(status),
                 Step::Next | Step::Delay(_) => access(exchange),
             }
         }
@@ -340,7 +340,7 @@ pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
                         return Outcome::Status(499);
                     }
                 }
-                Outcome::Status(status)
+                Outcome::Refused(status)
             }
         },
     }

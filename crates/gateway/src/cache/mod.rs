@@ -27,6 +27,7 @@ pub mod entry;
 pub mod freshness;
 pub mod invalidate;
 pub mod key;
+mod left;
 pub mod objections;
 pub mod parts;
 pub mod plan;
@@ -128,8 +129,8 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     let mut plan = Plan::new(zone, key);
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
-    let mut left = exchange.left_pages.iter();
-    if left.any(|(zone, key)| Arc::ptr_eq(zone, &plan.zone) && *key == plan.key) {
+    if !exchange.left_pages.is_empty() && left::is_left(exchange, conf, &plan) {
+        plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Redirected);
     }
     // `$request_body` is empty then: the key would be that of a request without content.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use yorozu_http::field;
 use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::exchange::left::LeftPage;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
@@ -141,7 +142,8 @@ fn leave_page(exchange: &mut Exchange, status: Option<u16>) {
     if matches!(status, None | Some(401..=403 | 407 | 429 | 503))
         && let Some(plan) = exchange.pass.of::<Plan>()
     {
-        exchange.left_pages.push((Arc::clone(&plan.zone), plan.key.clone()));
+        let (zone, key) = (Arc::clone(&plan.zone), plan.key.clone());
+        exchange.left_pages.push(LeftPage::Asked { zone, key });
     }
 }
 

@@ -23,7 +23,7 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
         }
     };
     error::request(exchange, level, &text);
-    Outcome::Status(status)
+    Outcome::Refused(status)
 }
 
 /// The refusal of content that nothing asks for and that is wrongly framed, as far as it has arrived. An exchange gets it once, so

@@ -44,7 +44,8 @@ pub enum NotStored {
     Loop,
     /// More tags than can be kept: it could not be purged.
     Tags,
-    /// Another answer of this zone and key led to it (`X-Accel-Redirect`, `error_page` of 401, 403 or 407): a hit would skip it.
+    /// Another answer of this zone and key, or the refusal of its page, led to it (`X-Accel-Redirect`, `error_page`): a hit would
+    /// skip that.
     Redirected,
     /// It depends on what was said of the client when it was let in (`auth_request_set`), and the key does not.
     Permission,
@@ -78,6 +79,11 @@ impl NotStored {
         Self::Permission,
         Self::Undecided,
     ];
+
+    /// Whether such a request is not answered from the cache either, so that this is why it was passed by.
+    pub fn bypasses(self) -> bool {
+        matches!(self, Self::Redirected | Self::Permission)
+    }
 
     pub fn name(self) -> &'static str {
         match self {

@@ -21,6 +21,7 @@ pub mod figures;
 pub mod forwarded;
 pub mod handler;
 pub mod keep_alive;
+pub mod left;
 pub mod outcome;
 pub mod recode;
 pub mod request;
@@ -49,6 +50,7 @@ pub use client::{Client, Remote};
 use coding::Coding;
 use doubt::Doubt;
 use engine::{FieldLines, no_fields};
+use left::LeftPage;
 use request::Request;
 use slots::Slots;
 use states::{SharedStates, States};
@@ -56,11 +58,9 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subrequests::Subrequests;
 use variables::Variable;
-use yorozu_cache::{Key, Zone};
 
 /// On whose behalf a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,8 +245,8 @@ pub struct Exchange {
     pub accel_fields: Vec<(Bytes, Bytes)>,
     /// Of a part of another page: the path and the arguments by which that includes it.
     pub part: Option<Bytes>,
-    /// Pages that were to be made, and whose answers led elsewhere.
-    pub left_pages: Vec<(Arc<Zone>, Key)>,
+    /// Pages that it came for, and whose answers or refusals led elsewhere.
+    pub left_pages: Vec<LeftPage>,
 }
 
 impl Exchange {

@@ -13,6 +13,8 @@ pub enum Outcome {
     Redirect(Box<Response>),
     /// A status whose page is still to be chosen (`error_page`).
     Status(u16),
+    /// The same, of a request that does not get what others get for its URL: its page is not that of the URL.
+    Refused(u16),
     /// Start over with another path.
     Internal { uri: Vec<u8>, args: Option<Vec<u8>> },
     /// Start over in a named location.
@@ -54,7 +56,8 @@ pub enum Pending {
 #[derive(Debug)]
 pub enum Step {
     Next,
-    Done(Outcome),
+    /// The status the client gets.
+    Refuse(u16),
     /// Next, but later.
     Delay(Duration),
 }

@@ -78,6 +78,8 @@ impl Exchange {
         shadow.args.clone_from(&self.args);
         shadow.captures = self.captures.clone();
         shadow.variables = self.variables.clone();
+        // A part of the page of a refusal is for whom was refused, too.
+        shadow.left_pages.clone_from(&self.left_pages);
         shadow
     }
 }

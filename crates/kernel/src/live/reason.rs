@@ -32,8 +32,8 @@ impl Reason {
         let report = &exchange.cache_report;
         match report.forward {
             _ if report.is_hit => None,
-            Some(_) if report.not_stored == Some(NotStored::Permission) => {
-                Some(Self::NotStored(NotStored::Permission))
+            Some(_) if report.not_stored.is_some_and(NotStored::bypasses) => {
+                report.not_stored.map(Self::NotStored)
             }
             // Whatever its answer says, such a request would not have got a stored one.
             Some(forward @ (Forward::Bypass | Forward::Method)) => Some(Self::Forward(forward)),
@@ -198,7 +198,7 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // Redirected
     (
         "Another answer led to it",
-        "X-Accel-Redirect, or the page of a 401 or 403, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own, with $uri.",
+        "X-Accel-Redirect, or the page of a refusal, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own.",
     ),
     // Permission
     (

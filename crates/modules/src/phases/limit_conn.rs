@@ -209,9 +209,7 @@ pub fn pass(exchange: &mut Exchange) -> Step {
             return Step::Next;
         }
         exchange.states.put(Verdict::Rejected);
-        return Step::Done(yorozu_kernel::exchange::outcome::Outcome::Status(
-            conf.limit_conn_status.0,
-        ));
+        return Step::Refuse(conf.limit_conn_status.0);
     }
     Step::Next
 }

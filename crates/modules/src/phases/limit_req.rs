@@ -322,7 +322,7 @@ fn reject(exchange: &mut Exchange, conf: &Conf, excess: i64, zone: &str) -> Step
         return Step::Next;
     }
     exchange.states.put(Verdict::Rejected);
-    Step::Done(yorozu_kernel::exchange::outcome::Outcome::Status(conf.limit_req_status.0))
+    Step::Refuse(conf.limit_req_status.0)
 }
 
 #[cfg(test)]

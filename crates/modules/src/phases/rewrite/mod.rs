@@ -465,12 +465,19 @@ impl Condition {
     }
 }
 
+/// Whether a `return` of this status says that the client may not have the page, or not now. By others configurations jump to
+/// a named location that makes it (`error_page 418 = @app`).
+fn is_refusal(status: u16) -> bool {
+    matches!(status, 401..=404 | 407 | 429 | 503)
+}
+
 impl Return {
     fn outcome(&self, exchange: &mut Exchange) -> Outcome {
         exchange.status = self.status;
         let value = match &self.text {
             Some(text) => text.value(exchange),
             // As nginx: only what is an error has a page.
+            None if is_refusal(self.status) => return Outcome::Refused(self.status),
             None if self.status >= 400 => return Outcome::Status(self.status),
             None => Bytes::new(),
         };

@@ -262,7 +262,8 @@ http {{
             self.wait_for(lambda: listens(self.port) and (name == 'nginx' or 'start worker threads' in self.log()))
 
     def log(self):
-        return (self.folder / 'logs/error.log').read_text()
+        # It has the bytes of requests as they came.
+        return (self.folder / 'logs/error.log').read_text(errors='replace')
 
     def files(self):
         """Temporary files that have a name."""

@@ -106,7 +106,8 @@ fn run_once(
         };
         let begun = Instant::now();
         pass.steps(case).map_err(|text| {
-            let log = fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
+            let log = fs::read(folder.path().join("logs/error.log")).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
             let needed = begun.elapsed().saturating_sub(pass.waited);
             Failure {
                 why: format!("{}, {text}\n{log}", form.name),

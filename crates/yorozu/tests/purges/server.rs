@@ -99,7 +99,8 @@ impl Server {
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.path().join("logs/error.log")).unwrap_or_default()
+        String::from_utf8_lossy(&fs::read(self.path().join("logs/error.log")).unwrap_or_default())
+            .into_owned()
     }
 
     /// What it wrote to standard error: where it panicked.

@@ -46,7 +46,8 @@ pub(crate) fn cpu(server: &Server) -> Duration {
 
 /// The error log so far.
 pub(crate) fn log(folder: &Folder) -> String {
-    fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default()
+    String::from_utf8_lossy(&fs::read(folder.path().join("logs/error.log")).unwrap_or_default())
+        .into_owned()
 }
 
 /// One answer over a new connection.

@@ -19,9 +19,19 @@ pub fn weight(accept_encoding: &[u8], coding: &[u8]) -> Option<u16> {
         let mut parts = member.split(|byte| *byte == b';');
         let token = parts.next().unwrap_or_default().trim_ascii();
         let is_it = token.eq_ignore_ascii_case(coding);
-        is_it.then(|| parts.find_map(thousandths).unwrap_or(1000))
+        is_it.then(|| weight_alone(parts))
     });
     found.filter(|weight| *weight > 0)
+}
+
+/// The weight among the parameters of a coding, which has no others: what else stands there may be meant to refuse it, and does.
+fn weight_alone<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> u16 {
+    let mut given = parameters.map(<[u8]>::trim_ascii).filter(|parameter| !parameter.is_empty());
+    match (given.next(), given.next()) {
+        (None, _) => 1000,
+        (Some(parameter), None) => thousandths(parameter).unwrap_or(0),
+        (Some(_), Some(_)) => 0,
+    }
 }
 
 /// The weight of one member of an `Accept-…` list, in thousandths.
@@ -31,10 +41,12 @@ pub(crate) fn quality(member: &[u8]) -> u16 {
 
 /// `q=0.5` as 500; `None` for another parameter. As nginx: what is no weight, or one above 1, is 0.
 fn thousandths(parameter: &[u8]) -> Option<u16> {
-    let (name, value) = parameter.trim_ascii().split_at_checked(2)?;
-    if !name.eq_ignore_ascii_case(b"q=") {
-        return None;
-    }
+    let [b'q' | b'Q', rest @ ..] = parameter.trim_ascii() else { return None };
+    let value = match rest {
+        [b'=', value @ ..] => value,
+        [] | [b' ' | b'\t', ..] => return Some(0),
+        _ => return None,
+    };
     let whole = match value.first() {
         Some(b'0') => 0,
         Some(b'1') => 1000,
@@ -68,8 +80,30 @@ mod tests {
         for none in ["7", "1.001", "1.0000", "0.0001", "0.5x", "x", ".5", "-1"] {
             assert_eq!(weight(&format!("br;q={none}")), None, "{none}");
         }
-        assert_eq!(weight("br;q="), None);
+        for none in ["q=", "q", "Q", "q =0.5", "q= 0.5", "qq=1", "q:1", "x=1", "q=1;x=1", "q=1;q=1"]
+        {
+            assert_eq!(weight(&format!("br;{none}")), None, "{none}");
+            assert_eq!(weight(&format!("br; {none}, gzip")), None, "{none}");
+        }
+        for all in ["", " ", ";", ";q=1"] {
+            assert_eq!(weight(&format!("br;{all}")), Some(1000), "{all}");
+        }
         assert_eq!(weight("gzip"), None);
+    }
+
+    #[test]
+    fn a_member_may_have_parameters_beside_its_weight() {
+        let table = [
+            ("en", 1000),
+            ("en;level=1;q=0.5", 500),
+            ("en;q=0.5;x=1", 500),
+            ("en;quality=1", 1000),
+            ("en;q", 0),
+            ("en;q =1", 0),
+        ];
+        for (member, expected) in table {
+            assert_eq!(quality(member.as_bytes()), expected, "{member}");
+        }
     }
 
     #[test]

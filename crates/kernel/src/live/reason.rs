@@ -240,4 +240,19 @@ mod tests {
             assert!(names.insert(reason.name()), "{}", reason.name());
         }
     }
+
+    #[test]
+    fn each_reason_has_words_in_the_plugin_and_in_the_manual() {
+        let plugin =
+            include_str!("../../../../wordpress/yorozu/includes/class-reasons.php").lines();
+        let plugin: Vec<_> = plugin.filter_map(|line| line.split_once("=> array( __( ")).collect();
+        let reasons = include_str!("../../../../docs/console.md").split_once("## Reasons").unwrap();
+        for reason in Reason::all() {
+            let name = reason.name();
+            let quoted = format!("'{name}'");
+            assert!(plugin.iter().any(|(key, _)| key.trim() == quoted), "the plugin: {name}");
+            let quoted = format!("`{name}`");
+            assert!(reasons.1.contains(&quoted), "docs/console.md: {name}");
+        }
+    }
 }

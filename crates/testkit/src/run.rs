@@ -189,14 +189,13 @@ fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Te
             places.push((word, origin.listen_tls(certificate)));
         }
     }
-    let has_quic = case.has_quic(kind);
     let replaced = |text: &str| {
-        let text = ports.listen(text, has_quic).replace("$certs", &certificates);
+        let text = ports.listen(text, case.has_quic(kind)).replace("$certs", &certificates);
         places
             .iter()
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
     };
-    Text { main: replaced(&case.main), events: replaced(&case.events), http: replaced(&http) }
+    Text::of([&case.main, &case.events, &http].map(|text| replaced(text)))
 }
 
 /// How long the files of `log` steps are.

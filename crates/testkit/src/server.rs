@@ -154,6 +154,15 @@ pub struct Text {
     pub events: String,
     /// In `http {}`.
     pub http: String,
+    /// Variables of the environment.
+    pub environment: Vec<(&'static str, String)>,
+}
+
+impl Text {
+    /// In the order of the fields, with nothing in the environment.
+    pub fn of([main, events, http]: [String; 3]) -> Self {
+        Self { main, events, http, environment: Vec::new() }
+    }
 }
 
 impl Server {
@@ -180,12 +189,14 @@ impl Server {
         ports: &[u16],
         text: &Text,
     ) -> Result<Self, String> {
+        let environment = text.environment.clone();
         let text = configuration(kind, folder, text);
         let file = folder.join("nginx.conf");
         fs::write(&file, &text).unwrap();
         let mut child = Command::new(kind.program())
             .args(["-p".as_ref(), folder.as_os_str(), "-c".as_ref(), file.as_os_str()])
             .args(["-e".as_ref(), folder.join("logs/error.log").as_os_str()])
+            .envs(environment)
             .stdin(Stdio::null())
             .stderr(fs::File::create(folder.join("stderr")).unwrap())
             .process_group(0)
@@ -277,7 +288,7 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
         Kind::Nginx => "proxy_temp_path $dir/p; uwsgi_temp_path $dir/u; scgi_temp_path $dir/s;",
         Kind::Yorozu(_) => "",
     };
-    let Text { main, events, http } = text;
+    let Text { main, events, http, .. } = text;
     // A case may name its own folder in place of these.
     let folders: String = format!(
         "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders}"

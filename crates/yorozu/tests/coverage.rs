@@ -201,6 +201,7 @@ fn is_missed(case: &Case, name: &str) -> bool {
         main: without(&parsed(&text.main), name),
         events: without(&parsed(&text.events), name),
         http: without(&parsed(&text.http), name),
+        environment: text.environment,
     };
     // One form of a kind shows it, and the first is the fastest.
     let parts = case.parts(&kind);

@@ -1,4 +1,4 @@
-//! What everything else stands on: turns of the event loop and their clock, timers, tasks, counters, bounds.
+//! What everything else stands on: turns of the event loop and their clock, timers, the zone of time, tasks, counters, bounds.
 
 pub mod address;
 pub mod batch;
@@ -17,6 +17,7 @@ pub mod tally;
 pub mod tasks;
 pub mod timer;
 pub mod turn;
+pub mod zone;
 
 /// The nginx release whose behaviour is the model; `$nginx_version` and `-V`.
 pub const NGINX_VERSION: &str = "1.31.5";

@@ -1,7 +1,7 @@
 //! The time as texts, formatted once a second per worker.
 
-use crate::base::turn;
-use jiff::{Timestamp, tz::TimeZone};
+use crate::base::{turn, zone};
+use jiff::Timestamp;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -39,7 +39,7 @@ pub fn now() -> Rc<Texts> {
 /// A time of day as this machine's clocks show it, `08:49:37`.
 pub fn time_of_day(unix_seconds: i64) -> String {
     let timestamp = Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH);
-    let time = timestamp.to_zoned(TimeZone::system());
+    let time = timestamp.to_zoned(zone::local());
     format!("{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second())
 }
 
@@ -48,7 +48,7 @@ impl Texts {
         const MONTHS: [&str; 12] =
             ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let timestamp = Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH);
-        let time = timestamp.to_zoned(TimeZone::system());
+        let time = timestamp.to_zoned(zone::local());
         let offset = time.offset().seconds();
         let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs() / 60);
         let month = usize::try_from(time.month() - 1).unwrap_or(0);

@@ -313,7 +313,7 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
             None => timed(now, now + seconds),
         },
         Expires::Daily(seconds) => {
-            let zone = jiff::tz::TimeZone::system();
+            let zone = yorozu_kernel::base::zone::local();
             let offset =
                 jiff::Timestamp::from_second(now).map_or(0, |now| zone.to_offset(now).seconds());
             let midnight = now - (now + i64::from(offset)).rem_euclid(86_400);

@@ -56,7 +56,7 @@ pub const TIME_FORMAT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// A time as `timefmt` has it; empty if that is not a format.
 pub fn time(form: &str, seconds: i64, is_local: bool) -> String {
-    let zone = if is_local { TimeZone::system() } else { TimeZone::UTC };
+    let zone = if is_local { yorozu_kernel::base::zone::local() } else { TimeZone::UTC };
     let Ok(time) = jiff::Timestamp::from_second(seconds) else { return String::new() };
     let form = if is_local { form.to_owned() } else { form.replace("%Z", "GMT") };
     jiff::fmt::strtime::format(&form, &time.to_zoned(zone)).unwrap_or_default()

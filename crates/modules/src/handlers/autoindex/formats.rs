@@ -4,6 +4,7 @@ use super::{Conf, Item};
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::Write as _;
 use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::base::zone;
 
 /// A page as nginx writes it.
 pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
@@ -48,7 +49,7 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
 }
 
 fn date(unix_seconds: i64, is_local: bool) -> String {
-    let zone = if is_local { TimeZone::system() } else { TimeZone::UTC };
+    let zone = if is_local { zone::local() } else { TimeZone::UTC };
     let time = Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone);
     time.strftime("%d-%b-%Y %H:%M").to_string()
 }

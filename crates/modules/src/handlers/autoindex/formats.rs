@@ -22,18 +22,20 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
         let slash: &[u8] = if item.is_folder { b"/" } else { b"" };
         page.extend_from_slice(slash);
         page.extend_from_slice(b"\">");
-        let name = String::from_utf8_lossy(&item.name);
-        let width = name.chars().count() + slash.len();
+        let width = ends(&item.name).count();
         if width > NAME_WIDTH {
-            let short: String = name.chars().take(NAME_WIDTH - 3).collect();
-            page.extend_from_slice(&escape_html(short.as_bytes()));
+            let short = ends(&item.name).take(NAME_WIDTH - 3).last().unwrap_or(0);
+            page.extend_from_slice(&escape_html(&item.name[..short]));
             page.extend_from_slice(b"..&gt;</a>");
         } else {
-            page.extend_from_slice(&escape_html(name.as_bytes()));
+            // A slash for which there is no room is left out.
+            let rest = NAME_WIDTH - width;
+            let slash = &slash[..slash.len().min(rest)];
+            page.extend_from_slice(&escape_html(&item.name));
             page.extend_from_slice(slash);
             page.extend_from_slice(b"</a>");
+            page.extend_from_slice(" ".repeat(rest - slash.len()).as_bytes());
         }
-        page.extend_from_slice(" ".repeat(NAME_WIDTH.saturating_sub(width)).as_bytes());
         let size = if item.is_folder {
             "-".to_owned()
         } else {
@@ -48,6 +50,18 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
     page
 }
 
+/// Where each character of a name ends. A byte that is none, in a name that is not UTF-8, stands for one.
+fn ends(name: &[u8]) -> impl Iterator<Item = usize> {
+    let lengths = name.utf8_chunks().flat_map(|chunk| {
+        let characters = chunk.valid().chars().map(char::len_utf8);
+        characters.chain(chunk.invalid().iter().map(|_| 1))
+    });
+    lengths.scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    })
+}
+
 fn date(unix_seconds: i64, is_local: bool) -> String {
     let zone = if is_local { zone::local() } else { TimeZone::UTC };
     let time = Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone);
@@ -55,12 +69,17 @@ fn date(unix_seconds: i64, is_local: bool) -> String {
 }
 
 fn size(bytes: u64, is_exact: bool) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    // To the nearest whole; half of one counts as one.
+    let rounded = |unit| bytes / unit + u64::from(bytes % unit >= unit / 2);
     match bytes {
         _ if is_exact => bytes.to_string(),
-        0..=9999 => bytes.to_string(),
-        10_000..=10_238_975 => format!("{}K", bytes.div_ceil(1024)),
-        10_238_976..=10_484_711_423 => format!("{}M", bytes.div_ceil(1 << 20)),
-        _ => format!("{}G", bytes.div_ceil(1 << 30)),
+        0..10_000 => bytes.to_string(),
+        10_000..MIB => format!("{}K", rounded(KIB)),
+        MIB..GIB => format!("{}M", rounded(MIB)),
+        GIB.. => format!("{}G", rounded(GIB)),
     }
 }
 
@@ -141,4 +160,43 @@ fn escape_json(out: &mut Vec<u8>, text: &[u8]) {
 
 fn timestamp(unix_seconds: i64) -> jiff::Zoned {
     Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(TimeZone::UTC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_sizes_are_as_nginx_has_them() {
+        let table = [
+            (9_999, "9999"),
+            (10_000, "10K"),
+            (10_751, "10K"),
+            (10_752, "11K"),
+            (1_048_063, "1023K"),
+            (1_048_064, "1024K"),
+            (1_048_575, "1024K"),
+            (1_048_576, "1M"),
+            (1_572_863, "1M"),
+            (1_572_864, "2M"),
+            (1_073_741_823, "1024M"),
+            (1_073_741_824, "1G"),
+            (1_610_612_735, "1G"),
+            (1_610_612_736, "2G"),
+            (10_484_711_423, "10G"),
+            (1 << 41, "2048G"),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(size(bytes, false), expected, "{bytes}");
+            assert_eq!(size(bytes, true), bytes.to_string());
+        }
+    }
+
+    #[test]
+    fn what_is_not_utf_8_counts_byte_by_byte() {
+        let ends = |name: &[u8]| ends(name).collect::<Vec<_>>();
+        assert_eq!(ends("aé€".as_bytes()), [1, 3, 6]);
+        assert_eq!(ends(b"\xc3\xa9\xffa\xe2\x82"), [2, 3, 4, 5, 6]);
+        assert!(ends(b"").is_empty());
+    }
 }

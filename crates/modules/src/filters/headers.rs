@@ -55,8 +55,11 @@ pub enum Expires {
     Modified(i64),
     /// Seconds after local midnight.
     Daily(i64),
-    /// Any of these, spelled by variables.
-    Variable(Template),
+    /// Any of these, spelled by variables; with `modified` before them, only what counts from the last modification.
+    Variable {
+        text: Template,
+        is_modified: bool,
+    },
 }
 
 impl Setting for Expires {
@@ -67,7 +70,7 @@ impl Setting for Expires {
             return Err(args.invalid_value());
         }
         if word.contains(&b'$') {
-            return Ok(Self::Variable(Template::compile(word, args.env)?));
+            return Ok(Self::Variable { text: Template::compile(word, args.env)?, is_modified });
         }
         parse(word, is_modified).ok_or_else(|| args.invalid_value())
     }
@@ -287,13 +290,9 @@ fn add(response: &mut Response, name: &Bytes, value: Bytes) {
 fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Expires) {
     let resolved;
     let expires = match expires {
-        Expires::Variable(template) => {
-            preview(exchange, response, template);
-            let text = template.value(exchange);
-            resolved = match text.strip_prefix(b"modified ") {
-                Some(time) => parse(time, true),
-                None => parse(&text, false),
-            };
+        Expires::Variable { text, is_modified } => {
+            preview(exchange, response, text);
+            resolved = parse(&text.value(exchange), *is_modified);
             match &resolved {
                 Some(expires) => expires,
                 None => return,
@@ -303,10 +302,10 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
     };
     let now = exchange.now();
     let (until, control) = match expires {
-        Expires::Off | Expires::Variable(_) => return,
+        Expires::Off | Expires::Variable { .. } => return,
         Expires::Epoch => (1, "no-cache".to_owned()),
         Expires::Max => (2_145_916_555, "max-age=315360000".to_owned()),
-        Expires::Access(0) => (now, "max-age=0".to_owned()),
+        Expires::Access(0) | Expires::Modified(0) => (now, "max-age=0".to_owned()),
         Expires::Access(seconds) => timed(now, now + seconds),
         Expires::Modified(seconds) => match response.last_modified {
             Some(modified) => timed(now, modified + seconds),

@@ -38,7 +38,7 @@ final class Reasons {
 	private static function of_pages(): array {
 		$says = __( 'A plugin or the theme says that the page is not to be stored. Right for carts, accounts and forms; elsewhere, deactivate plugins one by one to find it.', 'yorozu' );
 		return array(
-			'redirected'      => array( __( 'The page was made after a check', 'yorozu' ), __( 'WordPress checked the visitor and had the server send the page (X-Accel-Redirect). It is not stored, so that each visitor is checked. Nothing to do.', 'yorozu' ) ),
+			'redirected'      => array( __( 'The page was made after a check', 'yorozu' ), __( 'WordPress checked the visitor and had the server send the page (X-Accel-Redirect), or the visitor was refused and got the page for that. It is not stored, so that each visitor is checked. Nothing to do.', 'yorozu' ) ),
 			'set-cookie'      => array( __( 'The page sets a cookie', 'yorozu' ), __( 'A plugin sets a cookie for every visitor, often with session_start(). Deactivate plugins one by one until the page is stored, and ask the developer of the one you find.', 'yorozu' ) ),
 			'no-store'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),
 			'no-cache'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),

@@ -92,11 +92,13 @@ class Results:
 
 
 def ratio(row):
-    """Of the CPU time to nginx's; `None` where work failed, for that cannot be compared with work that was done."""
+    """Of the CPU time to nginx's; `None` where work failed, for that cannot be compared with work that was done, or where nginx's
+    is below what the kernel counts."""
     rounds = row['rounds']
     if 'nginx' not in rounds or errors(rounds['nginx']) or errors(rounds['yorozu']):
         return None
-    return statistics.median(costs(rounds['yorozu'])) / statistics.median(costs(rounds['nginx']))
+    nginx = statistics.median(costs(rounds['nginx']))
+    return statistics.median(costs(rounds['yorozu'])) / nginx if nginx else None
 
 
 def ratio_cell(row):

@@ -105,18 +105,24 @@ fn server_of(master: i32) -> Option<i32> {
     })
 }
 
+/// The masters of both binaries, once the new one serves.
+fn upgraded(server: &Server, pid: &Path) -> (i32, i32) {
+    until("the process id", || id(pid).is_some());
+    let first = id(pid).unwrap();
+    signal(server, Signal::SIGUSR2);
+    until("the new process", || id(pid).is_some_and(|pid| pid != first));
+    let second = id(pid).unwrap();
+    until("an answer of it", || answering(server.port) == second);
+    (first, second)
+}
+
 #[test]
 fn of_two_masters_the_one_that_lives_serves_alone() {
     for (is_new_killed, rests) in [(true, false), (true, true), (false, false), (false, true)] {
         let folder = Folder::new();
         let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
         let pid = folder.path().join("pid");
-        until("the process id", || id(&pid).is_some());
-        let first = id(&pid).unwrap();
-        signal(&server, Signal::SIGUSR2);
-        until("the new process", || id(&pid).is_some_and(|pid| pid != first));
-        let second = id(&pid).unwrap();
-        until("an answer of it", || answering(server.port) == second);
+        let (first, second) = upgraded(&server, &pid);
         if rests {
             signal(&server, Signal::SIGWINCH);
             until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
@@ -145,12 +151,7 @@ fn a_server_whose_masters_are_both_gone_is_found() {
     let folder = Folder::new();
     let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
     let pid = folder.path().join("pid");
-    until("the process id", || id(&pid).is_some());
-    let first = id(&pid).unwrap();
-    signal(&server, Signal::SIGUSR2);
-    until("the new process", || id(&pid).is_some_and(|pid| pid != first));
-    let second = id(&pid).unwrap();
-    until("an answer of it", || answering(server.port) == second);
+    let (first, second) = upgraded(&server, &pid);
     let (old, new) = (server_of(first).unwrap(), server_of(second).unwrap());
     // Neither can act on the end of the other.
     for master in [first, second] {

@@ -1,6 +1,6 @@
 //! Addresses as configurations and requests write them.
 
-use super::host_names;
+use super::texts;
 use memchr::memchr;
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -161,7 +161,7 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
     if let Some(address) = ip(host.as_bytes()) {
         return Ok(vec![(address, port).into()]);
     }
-    let mut found = host_names::look_up(host, port);
+    let mut found = texts::host(host, port);
     found.sort_unstable();
     found.dedup();
     if found.is_empty() { Err("host not found") } else { Ok(found) }

@@ -5,8 +5,7 @@
     reason = "read while a configuration is loaded, or on a thread that may block"
 )]
 
-use super::texts;
-use crate::base::limits;
+use crate::base::{limits, texts};
 use bytes::Bytes;
 use nix::fcntl::OFlag;
 use std::ffi::OsStr;

@@ -24,7 +24,6 @@ pub mod settings;
 pub mod shared;
 pub mod spans;
 pub mod template;
-pub mod texts;
 pub mod types;
 pub mod unsupported;
 pub mod value_error;

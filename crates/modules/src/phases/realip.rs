@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::net::IpAddr;
 use std::rc::Rc;
-use yorozu_kernel::base::host_names;
+use yorozu_kernel::base::texts;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::network::Network;
@@ -25,7 +25,7 @@ impl Setting for Trusted {
         if let Some(network) = network.filter(|network| *network != Network::All) {
             return Ok(Self(vec![network]));
         }
-        let found = host_names::look_up(&text, 0);
+        let found = texts::host(&text, 0);
         let found: Vec<Network> = found.iter().map(|address| address.ip().into()).collect();
         if found.is_empty() {
             return Err(ValueError(format!("host not found in set_real_ip_from \"{text}\"")));

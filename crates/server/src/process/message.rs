@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::Arc;
-use yorozu_kernel::config::texts::{Failure, Texts};
+use yorozu_kernel::base::texts::{Failure, Texts};
 
 /// Open logs by path.
 pub(super) type Logs = Vec<(PathBuf, File)>;

@@ -47,7 +47,7 @@ impl Exchange {
     /// Leaves the doubt of a search that came to no end.
     #[cold]
     pub fn leave_undecided(&self, regex: &Regex, subject: &[u8], why: Undecided) {
-        let subject = String::from_utf8_lossy(subject);
+        let subject = error::verbatim(subject);
         let (code, source) = (why.code, regex.source());
         self.leave_doubt(&format!(
             "pcre2_match() failed: {code} on \"{subject}\" using \"{source}\""

@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Stands for a byte that is not UTF-8: private use, and the last 256 characters there are.
+/// Stands, with a byte added that is not UTF-8, for that byte: private use, the last characters there are.
 const FIRST: u32 = 0x10_FF00;
 
+/// The byte that a character stands for. ASCII is UTF-8, so none stands for a byte of it: a client whose text comes to the log
+/// by another way than [`verbatim`] could begin a line there.
 fn byte_of(character: char) -> Option<u8> {
-    u32::from(character).checked_sub(FIRST).and_then(|byte| u8::try_from(byte).ok())
+    let byte = u32::from(character).checked_sub(FIRST).and_then(|byte| u8::try_from(byte).ok());
+    byte.filter(|byte| !byte.is_ascii())
 }
 
 /// As text. What is not UTF-8 is put so that [`push_safe`] finds the bytes again.
@@ -96,6 +99,20 @@ mod tests {
             let mut line = b"* ".to_vec();
             push_safe(&mut line, &verbatim(bytes));
             assert_eq!(line[2..].escape_ascii().to_string(), expected.escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn no_text_of_others_stands_for_control_characters() {
+        // Not every text was made by `verbatim`.
+        for (text, expected) in [
+            ("a\u{10ff0a}[emerg] b", "a\u{10ff0a}[emerg] b".as_bytes()),
+            ("\u{10ff00}\u{10ff1b}\u{10ff7f}", "\u{10ff00}\u{10ff1b}\u{10ff7f}".as_bytes()),
+            ("\u{10ff80}\u{10ffff}", b"\x80\xff"),
+        ] {
+            let mut line = Vec::new();
+            push_safe(&mut line, text);
+            assert_eq!(line.escape_ascii().to_string(), expected.escape_ascii().to_string());
         }
     }
 }

@@ -120,8 +120,8 @@ impl Adds for MimeTypes {
 }
 
 /// `msie6`, as nginx finds it: the first "MSIE " is followed by 4 or 5, or by 6 without "SV1" behind it; and it is not Opera
-/// that says so.
-const MSIE_6: &[u8] = br"^(?!.*Opera)(?:(?!MSIE ).)*MSIE (?:[45]\..|6\..(?!.*SV1))";
+/// that says so. What was passed is not come back to: a long text costs no more than its bytes.
+const MSIE_6: &[u8] = br"^(?!.*Opera)(?:(?!MSIE ).)*+MSIE (?:[45]\..|6\..(?!.*SV1))";
 
 /// `gzip_disable`
 #[derive(Clone, Debug, Default)]
@@ -263,4 +263,18 @@ fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxie
     let is_refused = (has(Proxied::NO_LAST_MODIFIED) && has_time)
         || (has(Proxied::NO_ETAG) && !response.etag.is_empty());
     !is_refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn msie_is_looked_for_in_one_pass() {
+        // Far above the memory that a search has for places to come back to.
+        let long = |end: &[u8]| [&b"x".repeat(2_000_000)[..], end].concat();
+        let regex = Regex::plain(MSIE_6).unwrap();
+        assert_eq!(regex.is_match(&long(b"MSIE 6.0; x")), Ok(true));
+        assert_eq!(regex.is_match(&long(b"MSIE x.0; MSIE 6.0; x")), Ok(false));
+    }
 }

@@ -165,7 +165,7 @@ impl Lane {
         told: impl Fn(Result<Option<String>, String>),
     ) {
         let mut kept = None;
-        loop {
+        'jobs: loop {
             let mut jobs = self.take();
             if jobs.is_empty() {
                 self.is_there.notified().await;
@@ -185,8 +185,9 @@ impl Lane {
                 jobs.retain(Job::is_wanted);
                 let count = jobs.len();
                 if count == 0 {
+                    // It was asked nothing, which is no answer.
                     kept = Some(link);
-                    break Ok(None);
+                    continue 'jobs;
                 }
                 let answered = bounded(timeout, exchange(&mut link, &mut jobs, is_again)).await;
                 let is_unanswered = jobs.len() == count && link.0.is_over_unanswered();
@@ -402,6 +403,10 @@ impl Circuit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
 
     #[test]
     fn a_circuit_opens_after_some_failures_and_closes_with_an_answer() {
@@ -427,6 +432,34 @@ mod tests {
         lane.say(Command::Delete("k".to_owned()));
         let jobs = lane.take();
         assert_eq!(jobs.iter().map(Job::is_wanted).collect::<Vec<_>>(), [false, true, true]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_asked_nothing_has_not_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let (lane, connected, told) = (Lane::default(), Notify::new(), Cell::new(0));
+        let ask = || lane.ask(Command::Get("k".to_owned()));
+        drop(ask());
+        let connect = async || {
+            let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
+            connected.notify_one();
+            Ok((Link::new(connection), true))
+        };
+        let asked = async {
+            connected.notified().await;
+            // Behind the question that nobody waits for.
+            let answer = ask();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 64]).await.unwrap() > 0);
+            stream.write_all(b"$-1\r\n").await.unwrap();
+            answer.await.unwrap()
+        };
+        tokio::select! {
+            () = lane.serve(connect, Duration::from_secs(60), |_| told.set(told.get() + 1)) => {}
+            answer = asked => assert_eq!(answer, Answer::Value(None)),
+        }
+        assert_eq!(told.get(), 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) struct Link {
     input: BytesMut,
     /// Whether the other side has ended it.
     is_over: bool,
-    /// Whether something of the answer has come that is waited for.
+    /// Whether something of the answer has come that is asked for, or waited for.
     is_answered: bool,
 }
 
@@ -65,6 +65,7 @@ impl Link {
     /// # Errors
     /// As [`Link::ask`].
     pub(super) async fn send(&mut self, commands: &[u8]) -> Result<(), String> {
+        self.is_answered = false;
         let sent = self.connection.write_all(commands).await;
         self.is_over |= sent.is_err();
         sent.map_err(|problem| os_error(&problem))
@@ -124,5 +125,27 @@ fn shown(why: WireError) -> String {
     match why {
         WireError::RedisLength => TOO_LONG.to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use yorozu_upstream::{PeerAddress, SocketOptions};
+
+    #[tokio::test]
+    async fn an_earlier_answer_is_none_to_a_question_that_is_not_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
+        let (mut link, (mut stream, _)) = (Link::new(connection), listener.accept().await.unwrap());
+        stream.write_all(b"+OK\r\n").await.unwrap();
+        assert_eq!(link.ask(&[b"PING"]).await, Ok(Reply::Status("OK".to_owned())));
+        // What is left unread of the question makes the end a reset.
+        drop(stream);
+        while link.send(b"PING\r\n").await.is_ok() {}
+        assert!(link.is_over_unanswered());
     }
 }

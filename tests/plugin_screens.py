@@ -597,6 +597,19 @@ def test_the_token_is_given_to_who_shows_a_certificate(site):
         equal((said['verify_peer'], said['verify_peer_name']), (is_verified, is_verified), host)
 
 
+def test_what_is_wrong_with_the_address_is_said(site):
+    """That of the documents is for plain HTTP, and the preset https only redirects there."""
+    said = json.loads(site.php("""$read = new ReflectionMethod('Yorozu\\Client', 'read'); $read->setAccessible(true);
+        foreach (array("301 Moved\\r\\nLocation: https://www.example.com/.purge\\r\\n\\r\\n<html>", "403 Forbidden\\r\\n\\r\\n<html>",
+            "403 Forbidden\\r\\n\\r\\nthe token is missing or wrong\\n", "200 OK\\r\\n\\r\\na page") as $answer) {
+            try { $read->invoke(null, "HTTP/1.1 $answer", false); } catch (RuntimeException $problem) { $said[] = $problem->getMessage(); }
+        } echo json_encode($said);"""))
+    where = site.url + '/.purge'
+    equal(said, [f'status 301 from {where}: it leads to https://www.example.com/.purge; YOROZU_URL has to be the address itself, such as https://127.0.0.1/.purge',
+                 f'status 403 from {where}: the server has no "cache_purge_api" there', f'status 403 from {where}: the token is missing or wrong',
+                 f'status 200 from {where}: the server has no "cache_purge_api" there'])
+
+
 # --- a person with a browser ---------------------------------------------------------------------
 
 def shows_what_was_counted(browser, site):

@@ -106,10 +106,20 @@ final class Client {
 		}
 		$value = json_decode( $body, true );
 		if ( '200' !== $found[1] || ! is_array( $value ) ) {
-			$said = '200' !== $found[1] && strlen( $body ) < 200 ? $body : 'not a yorozu server';
+			$said = self::refusal( $found[1], $parts[0], $body );
 			throw new \RuntimeException( "status {$found[1]} from " . \YOROZU_URL . ": $said", (int) $found[1] );
 		}
 		return $value;
+	}
+
+	/** Why it is not the answer of `cache_purge_api`. */
+	private static function refusal( string $status, string $head, string $body ): string {
+		if ( preg_match( '/^location: *(\S+)/mi', $head, $found ) ) {
+			return "it leads to $found[1]; YOROZU_URL has to be the address itself, such as https://127.0.0.1/.purge";
+		}
+		// A page, of an error or of the site, is that of a place without it.
+		$is_page = '' === $body || '<' === $body[0];
+		return '200' === $status || $is_page || strlen( $body ) >= 200 ? 'the server has no "cache_purge_api" there' : $body;
 	}
 
 	/** The site's host, whose pages are meant. */

@@ -111,6 +111,7 @@ PARTS = [
     Part('plugin', 'the WordPress plugin: changes of posts', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('plugin-screens', 'the WordPress plugin: all else, and its screens', 'tests/plugin_screens.py', ('yorozu', 'wordpress'), 1200,
          is_slow=True),
+    Part('network', 'the WordPress plugin: a network of sites', 'tests/network.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('memory', 'what memory= bounds', 'tests/memory.py'),

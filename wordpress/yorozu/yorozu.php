@@ -24,7 +24,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -47,8 +47,10 @@ Settings_Page::register();
 // Pages stored until now have no tags.
 register_activation_hook(
 	__FILE__,
-	function () {
-		Queue::url( 'activated', home_url( '/' ) . '*' );
+	function ( $is_of_network = false ) {
+		foreach ( $is_of_network ? Sites::all() : array( get_current_blog_id() ) as $site ) {
+			Queue::url( 'activated', get_home_url( $site, '/' ) . '*', true, $site );
+		}
 	}
 );
 

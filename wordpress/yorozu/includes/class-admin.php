@@ -103,7 +103,7 @@ final class Admin {
 		}
 		check_admin_referer( 'yorozu_purge' );
 		$path = isset( $_GET['path'] ) ? esc_url_raw( wp_unslash( $_GET['path'] ) ) : '';
-		if ( isset( $_GET['what'] ) && 'page' === $_GET['what'] && '' !== $path && '/' === $path[0] ) {
+		if ( isset( $_GET['what'] ) && 'page' === $_GET['what'] && '' !== $path && '/' === $path[0] && Sites::has( $path ) ) {
 			Queue::url( 'by hand', $path );
 			$back = self::home_origin() . $path;
 		} else {

@@ -16,12 +16,19 @@ final class History {
 	public static function register(): void {
 		add_action( 'yorozu_hour', array( self::class, 'hour' ) );
 		add_action( 'admin_init', array( self::class, 'schedule' ) );
-		register_deactivation_hook( dirname( __DIR__ ) . '/yorozu.php', fn() => wp_clear_scheduled_hook( 'yorozu_hour' ) );
+		register_deactivation_hook( dirname( __DIR__ ) . '/yorozu.php', array( self::class, 'stop' ) );
 	}
 
 	public static function schedule(): void {
 		if ( Client::is_configured() && ! wp_next_scheduled( 'yorozu_hour' ) ) {
 			wp_schedule_event( time(), 'hourly', 'yorozu_hour' );
+		}
+	}
+
+	/** @param bool $is_of_network Whether the plugin is deactivated on all sites of a network. */
+	public static function stop( $is_of_network = false ): void {
+		foreach ( $is_of_network ? Sites::all() : array( get_current_blog_id() ) as $site ) {
+			Sites::on( $site, fn() => wp_clear_scheduled_hook( 'yorozu_hour' ) );
 		}
 	}
 

@@ -91,7 +91,7 @@ final class Live {
 	}
 
 	private static function misses( array $misses ): void {
-		$misses = array_filter( $misses, fn( $miss ) => ! in_array( $miss['reason'], self::USUAL, true ) );
+		$misses = array_filter( $misses, fn( $miss ) => ! in_array( $miss['reason'], self::USUAL, true ) && Sites::has( (string) $miss['path'] ) );
 		usort( $misses, fn( $a, $b ) => $b['last'] <=> $a['last'] );
 		$heads = array( __( 'When', 'yorozu' ), __( 'Page', 'yorozu' ), __( 'Took', 'yorozu' ), __( 'Why it was not from the cache', 'yorozu' ), __( 'What to do', 'yorozu' ) );
 		$rows  = array();

@@ -22,9 +22,9 @@ final class Post_Changes {
 	/** Pages below a page, whose addresses change with it; more mean the whole site. */
 	const BELOW_MAX = 100;
 
-	/** @var array<int, array> States of posts before they change. */
+	/** @var array<string, array> States of posts before they change. */
 	private static $before = array();
-	/** @var array<int, true> Posts of which other meta was written. */
+	/** @var array<string, true> Posts of which other meta was written. */
 	private static $with_meta = array();
 	/** @var int[] Posts that lose their meta together. */
 	private static $losing_meta = array();
@@ -45,20 +45,25 @@ final class Post_Changes {
 		}
 	}
 
+	/** A post of a site: those of a network count their own from 1. */
+	private static function key( $id ): string {
+		return get_current_blog_id() . '-' . (int) $id;
+	}
+
 	/** Notes what a post is before it changes; the first word counts. */
 	public static function remember( $id ): void {
 		$post = get_post( $id );
-		if ( $post && ! isset( self::$before[ $post->ID ] ) ) {
-			self::$before[ $post->ID ] = self::state( $post );
+		if ( $post && ! isset( self::$before[ self::key( $post->ID ) ] ) ) {
+			self::$before[ self::key( $post->ID ) ] = self::state( $post );
 		}
 	}
 
 	/** For those who change a status without saying so before: a scheduled post that is due. */
 	public static function status_changed( $new, $old, $post ): void {
-		if ( $new !== $old && ! isset( self::$before[ $post->ID ] ) ) {
+		if ( $new !== $old && ! isset( self::$before[ self::key( $post->ID ) ] ) ) {
 			$was              = clone $post;
 			$was->post_status = $old;
-			self::$before[ $post->ID ] = self::state( $was );
+			self::$before[ self::key( $post->ID ) ] = self::state( $was );
 		}
 	}
 
@@ -68,15 +73,15 @@ final class Post_Changes {
 			return;
 		}
 		$is = self::state( $post );
-		self::changed( self::$before[ $post->ID ] ?? null, $is );
-		self::$before[ $post->ID ] = $is;
+		self::changed( self::$before[ self::key( $post->ID ) ] ?? null, $is );
+		self::$before[ self::key( $post->ID ) ] = $is;
 	}
 
 	public static function deleted( $id ): void {
-		if ( isset( self::$before[ $id ] ) ) {
-			$gone = array( 'is_shown' => false ) + self::$before[ $id ];
-			self::changed( self::$before[ $id ], $gone );
-			unset( self::$before[ $id ] );
+		if ( isset( self::$before[ self::key( $id ) ] ) ) {
+			$gone = array( 'is_shown' => false ) + self::$before[ self::key( $id ) ];
+			self::changed( self::$before[ self::key( $id ) ], $gone );
+			unset( self::$before[ self::key( $id ) ] );
 		}
 	}
 
@@ -166,7 +171,7 @@ final class Post_Changes {
 		$tags      = array( "meta-{$is['id']}", "bymodified-{$is['type']}", 'lastmodified' );
 		// The author is not printed everywhere, unlike what a save may have changed besides.
 		$is_same = ! $is_hard && ! array_filter( array( 'title', 'text', 'order', 'talk', 'date', 'terms' ), $differs );
-		if ( ! $is_same || ! $differs( 'author' ) || isset( self::$with_meta[ $is['id'] ] ) ) {
+		if ( ! $is_same || ! $differs( 'author' ) || isset( self::$with_meta[ self::key( $is['id'] ) ] ) ) {
 			$tags[] = "post-{$is['id']}";
 		}
 		if ( $differs( 'title' ) || $is_hard ) {
@@ -383,8 +388,8 @@ final class Post_Changes {
 
 	/** A save that writes meta may change what its pages show, though its text is the same. */
 	private static function with_meta( \WP_Post $post ): void {
-		self::$with_meta[ $post->ID ] = true;
-		if ( isset( self::$before[ $post->ID ] ) ) {
+		self::$with_meta[ self::key( $post->ID ) ] = true;
+		if ( isset( self::$before[ self::key( $post->ID ) ] ) ) {
 			Queue::tags( "$post->post_type $post->ID edited", array( "post-$post->ID" ) );
 		}
 	}

@@ -11,12 +11,16 @@ final class Queue {
 	/** The tag of pages that say that there is none: any change may make one there. */
 	const MISSING = 'missing';
 
-	/** @var array<string, bool> Tags; true: hard. */
-	private static $tags = array();
-	/** @var array<string, bool> Paths; true: hard. */
-	private static $urls = array();
-	/** @var array<string, bool> What happened, for the log. */
-	private static $reasons = array();
+	/** The tag of pages of a network's first site that show something of others. */
+	const ABROAD = 'abroad';
+
+	/**
+	 * @var array<int, array> What was noted on each site of a network: `tags` and `urls`, true: hard, and `reasons`, for the log.
+	 * A request may switch to other sites.
+	 */
+	private static $noted = array();
+	/** @var array<string, bool> What this request's answer asks for, true: hard. */
+	private static $answered = array();
 
 	public static function register(): void {
 		// Before WordPress ends its output buffers at 1: a field of the answer can still be set.
@@ -32,28 +36,37 @@ final class Queue {
 	 * @param string   $reason  What happened.
 	 * @param string[] $tags    Tags of this site, without its prefix.
 	 * @param bool     $is_hard Gone at once; else pages are served once more while they are refreshed.
+	 * @param int|null $site    Of a network, if it is not the current one.
 	 */
-	public static function tags( string $reason, array $tags, bool $is_hard = false ): void {
-		self::$reasons[ $reason ] = true;
-		foreach ( $tags as $tag ) {
-			self::$tags[ $tag ] = $is_hard || ! empty( self::$tags[ $tag ] );
-		}
+	public static function tags( string $reason, array $tags, bool $is_hard = false, ?int $site = null ): void {
+		self::note( $site, $reason, 'tags', $tags, $is_hard );
 	}
 
 	/** Notes a page to purge; `*` at its end means all that begin so. */
-	public static function url( string $reason, string $url, bool $is_hard = true ): void {
+	public static function url( string $reason, string $url, bool $is_hard = true, ?int $site = null ): void {
 		$parts = wp_parse_url( $url );
 		if ( ! $parts ) {
 			return;
 		}
 		$path = ( $parts['path'] ?? '/' ) . ( isset( $parts['query'] ) ? '?' . $parts['query'] : '' );
-		self::$reasons[ $reason ] = true;
-		self::$urls[ $path ]      = $is_hard || ! empty( self::$urls[ $path ] );
+		self::note( $site, $reason, 'urls', array( $path ), $is_hard );
 	}
 
 	/** Notes the whole site. */
-	public static function all( string $reason ): void {
-		self::tags( $reason, array( 'site' ), true );
+	public static function all( string $reason, ?int $site = null ): void {
+		self::tags( $reason, array( 'site' ), true, $site );
+	}
+
+	/** @param string[] $names */
+	private static function note( ?int $site, string $reason, string $what, array $names, bool $is_hard ): void {
+		$site  = $site ?? get_current_blog_id();
+		$noted = self::$noted[ $site ] ?? array( 'tags' => array(), 'urls' => array(), 'reasons' => array() );
+
+		$noted['reasons'][ $reason ] = true;
+		foreach ( $names as $name ) {
+			$noted[ $what ][ $name ] = $is_hard || ! empty( $noted[ $what ][ $name ] );
+		}
+		self::$noted[ $site ] = $noted;
 	}
 
 	/**
@@ -63,13 +76,35 @@ final class Queue {
 	 * @return int|null How many stored responses were purged; null: unknown, or nothing could be purged.
 	 */
 	public static function flush( $by_hand = false ): ?int {
-		if ( ! self::$tags && ! self::$urls ) {
-			return 0;
+		$all         = array_filter( self::$noted, fn( $noted ) => $noted['tags'] || $noted['urls'] );
+		self::$noted = array();
+		$count       = 0;
+		foreach ( self::with_first_site( $all ) as $site => $noted ) {
+			// One that was deleted has no settings any more.
+			if ( is_multisite() && ! get_site( $site ) ) {
+				continue;
+			}
+			$purged = Sites::on( $site, fn() => self::flush_site( $noted, true === $by_hand ) );
+			$count  = null === $count || null === $purged ? null : $count + $purged;
 		}
-		if ( true !== $by_hand && ! Settings::is_on() ) {
-			self::$tags    = array();
-			self::$urls    = array();
-			self::$reasons = array();
+		return $count;
+	}
+
+	/** The first site of a network may show posts of all others. */
+	private static function with_first_site( array $all ): array {
+		$first = is_multisite() ? get_main_site_id() : 0;
+		if ( $all && $first && array_diff( array_keys( $all ), array( $first ) ) ) {
+			self::$noted = $all;
+			self::tags( 'another site', array( self::ABROAD ), false, $first );
+			$all         = self::$noted;
+			self::$noted = array();
+		}
+		return $all;
+	}
+
+	/** @param array $noted What was noted on the current site. */
+	private static function flush_site( array $noted, bool $is_by_hand ): ?int {
+		if ( ! $is_by_hand && ! Settings::is_on() ) {
 			return null;
 		}
 		/**
@@ -77,29 +112,25 @@ final class Queue {
 		 *
 		 * @param array $tags Tags without the prefix of a site of a network.
 		 */
-		$tags = apply_filters( 'yorozu_purge_tags', self::$tags );
+		$tags = apply_filters( 'yorozu_purge_tags', $noted['tags'] );
 		if ( count( $tags ) > self::TAGS_MAX || ! empty( $tags['site'] ) ) {
 			$tags = array( 'site' => true );
 		}
+		$urls = $noted['urls'];
 		foreach ( Settings::extra_urls() as $url ) {
-			self::$urls[ $url ] = self::$urls[ $url ] ?? true;
+			$urls[ $url ] = $urls[ $url ] ?? true;
 		}
-		$urls = self::$urls;
 		if ( Other_Cache::is_active() ) {
 			// First, so that nothing is refilled from it; then all pages, for those from its files have no tags.
 			Other_Cache::clear();
 			$urls[ wp_parse_url( home_url( '/' ), PHP_URL_PATH ) . '*' ] = true;
 		}
-		$reasons = array_keys( self::$reasons );
-		$count   = count( $tags ) + count( $urls );
+		$count = count( $tags ) + count( $urls );
 		if ( empty( $tags['site'] ) ) {
 			// At once, unless all purges of the answer share one depth.
 			$tags[ self::MISSING ] = Client::is_configured();
 		}
-		self::$tags    = array();
-		self::$urls    = array();
-		self::$reasons = array();
-		return self::send( self::batches( $tags, $urls ), $reasons, $count );
+		return self::send( self::batches( $tags, $urls ), array_keys( $noted['reasons'] ), $count );
 	}
 
 	/** What could not be purged is tried again by WP-Cron. */
@@ -137,7 +168,7 @@ final class Queue {
 			if ( Client::is_configured() ) {
 				$purged = Client::purge( $batches );
 				$result = sprintf( 'purged %d in %.1f ms', $purged, ( microtime( true ) - $begun ) * 1000 );
-			} elseif ( Client::is_behind_server() && ! headers_sent() ) {
+			} elseif ( Client::is_behind_server() && ! headers_sent() && self::is_of_this_host() ) {
 				self::by_answer( $batches );
 				$result = 'sent with the answer';
 			} else {
@@ -159,17 +190,30 @@ final class Queue {
 	private static function by_answer( array $batches ): void {
 		foreach ( $batches as $batch ) {
 			foreach ( $batch['tags'] as $tag ) {
-				$items[] = "tag=$tag";
+				self::answered( "tag=$tag", ! $batch['soft'] );
 			}
 			foreach ( $batch['urls'] as $url ) {
-				$items[] = 'url=' . str_replace( ',', '%2C', $url );
+				self::answered( 'url=' . str_replace( ',', '%2C', $url ), ! $batch['soft'] );
 			}
 		}
+		$items = array_keys( self::$answered );
 		// One depth for all of a head: what must go at once decides.
-		if ( ! array_filter( $batches, fn( $batch ) => ! $batch['soft'] ) ) {
+		if ( ! array_filter( self::$answered ) ) {
 			$items[] = 'soft';
 		}
 		header( 'X-Accel-Purge: ' . implode( ', ', $items ) );
+	}
+
+	/** Adds to what an earlier flush of this request, or another site of the network, asks for. */
+	private static function answered( string $item, bool $is_hard ): void {
+		self::$answered[ $item ] = $is_hard || ! empty( self::$answered[ $item ] );
+	}
+
+	/** Whether the current site's pages are of the host of this request, the only one that an answer may purge. */
+	private static function is_of_this_host(): bool {
+		$first = $GLOBALS['_wp_switched_stack'][0] ?? get_current_blog_id();
+		$host  = fn( $site ) => wp_parse_url( get_home_url( $site ), PHP_URL_HOST );
+		return ! is_multisite() || $host( $first ) === $host( get_current_blog_id() );
 	}
 
 	private static function keep( array $batches ): void {

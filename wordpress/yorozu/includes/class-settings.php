@@ -23,19 +23,20 @@ final class Settings {
 	/** @return string[] Paths to purge with every change; `*` at the end matches any ending. */
 	public static function extra_urls(): array {
 		$lines = preg_split( '/\s+/', self::all()['urls'], -1, PREG_SPLIT_NO_EMPTY );
-		return array_values( array_filter( $lines, fn( $line ) => '/' === $line[0] ) );
+		return array_values( array_filter( $lines, fn( $line ) => '/' === $line[0] && Sites::has( $line ) ) );
 	}
 
 	/** @param mixed $given What the form sent. */
 	public static function sanitize( $given ): array {
 		$given = is_array( $given ) ? $given : array();
 		$urls  = preg_split( '/\s+/', (string) ( $given['urls'] ?? '' ), -1, PREG_SPLIT_NO_EMPTY );
-		$wrong = array_filter( $urls, fn( $url ) => '/' !== $url[0] );
+		$wrong = array_filter( $urls, fn( $url ) => '/' !== $url[0] || ! Sites::has( $url ) );
 		if ( $wrong ) {
 			$text = sprintf(
-				/* translators: %s: what was written */
-				__( 'Left out: %s - expected paths like /shop/ or /shop/*', 'yorozu' ),
-				esc_html( implode( ' ', $wrong ) )
+				/* translators: 1: what was written, 2: where the site begins, such as / */
+				__( 'Left out: %1$s - expected paths of this site, like %2$sshop/ or %2$sshop/*', 'yorozu' ),
+				esc_html( implode( ' ', $wrong ) ),
+				esc_html( Sites::path() )
 			);
 			add_settings_error( 'yorozu_settings', 'urls', $text );
 		}

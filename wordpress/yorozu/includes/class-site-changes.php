@@ -15,8 +15,10 @@ final class Site_Changes {
 	/** Hooks after which any page may be another. */
 	const HOOKS_OF_ALL = array(
 		'switch_theme', 'customize_save_after', 'automatic_updates_complete', 'add_link', 'edit_link', 'delete_link',
-		'permalink_structure_changed', 'update_site_option_active_sitewide_plugins',
+		'permalink_structure_changed',
 	);
+	/** Hooks after which another answer is given for all of a network's site: that it is suspended, or that it is back. */
+	const HOOKS_OF_SITE = array( 'archive_blog', 'unarchive_blog', 'make_spam_blog', 'make_ham_blog', 'make_delete_blog', 'make_undelete_blog' );
 	/** Options that some pages show, with the tag of those. */
 	const OPTIONS_OF_SOME = array(
 		'close_comments_days_old'      => 'discussion',
@@ -48,6 +50,14 @@ final class Site_Changes {
 		foreach ( self::HOOKS_OF_ALL as $hook ) {
 			add_action( $hook, array( self::class, 'site_changed' ) );
 		}
+		foreach ( self::HOOKS_OF_SITE as $hook ) {
+			add_action( $hook, array( self::class, 'site_switched' ) );
+		}
+		// While it has its tables, which say what its address is.
+		add_action( 'wp_uninitialize_site', array( self::class, 'site_going' ), PHP_INT_MIN );
+		foreach ( array( 'add', 'update' ) as $change ) {
+			add_action( "{$change}_site_option_active_sitewide_plugins", array( self::class, 'network_changed' ) );
+		}
 		add_action( 'upgrader_process_complete', array( self::class, 'upgraded' ), 10, 2 );
 		add_action( 'updated_option', array( self::class, 'option_changed' ), 10, 3 );
 		add_action( 'added_option', array( self::class, 'option_added' ), 10, 2 );
@@ -78,21 +88,42 @@ final class Site_Changes {
 		Queue::all( current_action() );
 	}
 
+	/** @param int $site */
+	public static function site_switched( $site ): void {
+		Queue::all( current_action(), (int) $site );
+	}
+
+	/** @param \WP_Site $site */
+	public static function site_going( $site ): void {
+		Queue::all( current_action(), (int) $site->id );
+		Queue::flush();
+	}
+
+	public static function network_changed(): void {
+		foreach ( Sites::all() as $site ) {
+			Queue::all( current_action(), $site );
+		}
+	}
+
 	/** What is not active is on no page. */
 	public static function upgraded( $upgrader, $what = array() ): void {
 		$names = array();
 		foreach ( array( 'plugin', 'plugins', 'theme', 'themes' ) as $kind ) {
 			array_push( $names, ...array_values( (array) ( $what[ $kind ] ?? array() ) ) );
 		}
-		$used = array_merge( (array) get_option( 'active_plugins' ), array( get_stylesheet(), get_template() ) );
-		if ( is_multisite() ) {
-			array_push( $used, ...array_keys( (array) get_site_option( 'active_sitewide_plugins' ) ) );
-		}
 		$is_of_parts = in_array( $what['type'] ?? '', array( 'plugin', 'theme' ), true );
 		$is_new      = 'install' === ( $what['action'] ?? '' ) && ! $names;
-		if ( ! $is_of_parts || ! $is_new && ( ! $names || array_intersect( $names, $used ) ) ) {
-			self::site_changed();
+		foreach ( Sites::all() as $site ) {
+			if ( ! $is_of_parts || ! $is_new && ( ! $names || array_intersect( $names, Sites::on( $site, array( self::class, 'used' ) ) ) ) ) {
+				Queue::all( current_action(), $site );
+			}
 		}
+	}
+
+	/** @return string[] Plugins and themes that are active on the current site. */
+	public static function used(): array {
+		$used = array_merge( (array) get_option( 'active_plugins' ), array( get_stylesheet(), get_template() ) );
+		return is_multisite() ? array_merge( $used, array_keys( (array) get_site_option( 'active_sitewide_plugins' ) ) ) : $used;
 	}
 
 	public static function option_added( $name, $value ): void {

@@ -28,6 +28,7 @@ defined( 'ABSPATH' ) || exit;
  * | `discussion`, `calendar` | has comments or a form for them, a calendar |
  * | `menu-2` | shows the menu |
  * | `404`, `feed`, `lastmodified` | is that; says when any post was last changed |
+ * | `abroad` | shows something of another site of the network |
  * | `sitemap`, `sitemap-post`, `sitemapterms-category`, `sitemapusers` | is the index of the sitemaps; one of them |
  *
  * Where the tags of a page would be too long, those of the longest kind become one: `link-all`.
@@ -48,8 +49,11 @@ final class Tags {
 	private static $asked_sticky = array();
 	/** @var bool Is it one of WordPress's own sitemaps? */
 	private static $is_sitemap = false;
+	/** @var int The site that makes the page; it may look into others of its network. */
+	private static $site = 0;
 
 	public static function register(): void {
+		self::$site = get_current_blog_id();
 		self::add( 'site' );
 		add_action( 'wp', array( self::class, 'of_request' ) );
 		self::register_posts();
@@ -113,14 +117,15 @@ final class Tags {
 
 	/** Tags the page that is being made. */
 	public static function add( string ...$tags ): void {
-		foreach ( $tags as $tag ) {
+		// What another site of the network shows has numbers of its own.
+		foreach ( get_current_blog_id() === self::$site ? $tags : array( Queue::ABROAD ) as $tag ) {
 			self::$tags[ $tag ] = true;
 		}
 	}
 
 	/** What stands before each tag: a network's sites may share a host. */
-	private static function prefix(): string {
-		return is_multisite() ? 'b' . get_current_blog_id() . '-' : '';
+	private static function prefix( int $site ): string {
+		return is_multisite() ? "b$site-" : '';
 	}
 
 	/** @return string[] Tags for the head of the page. */
@@ -143,7 +148,7 @@ final class Tags {
 			$rest = array_filter( $tags, fn( $tag ) => self::kind( $tag ) !== $kind );
 			$tags = array_merge( array_values( $rest ), array( "$kind-all" ) );
 		}
-		return array_map( fn( $tag ) => self::prefix() . $tag, $tags );
+		return array_map( fn( $tag ) => self::prefix( self::$site ) . $tag, $tags );
 	}
 
 	/**
@@ -185,7 +190,7 @@ final class Tags {
 				$found[ "$kind-all" ] = true;
 			}
 		}
-		return array_map( fn( $tag ) => self::prefix() . $tag, array_map( 'strval', array_keys( $found ) ) );
+		return array_map( fn( $tag ) => self::prefix( get_current_blog_id() ) . $tag, array_map( 'strval', array_keys( $found ) ) );
 	}
 
 	/** Of the main query, when it is known what was asked for. */

@@ -28,13 +28,15 @@ final class User_Changes {
 			return;
 		}
 		$is_hard = in_array( 'user_nicename', $changed, true );
-		if ( $is_hard && false !== strpos( (string) get_option( 'permalink_structure' ), '%author%' ) ) {
-			Queue::all( "user $id edited" );
-			return;
+		$tags    = array( "authorlink-$id", 'users' );
+		$more    = $is_hard ? array( "author-$id", 'sitemapusers', '404' ) : array();
+		foreach ( Sites::of_user( (int) $id ) as $site ) {
+			if ( $is_hard && false !== strpos( (string) Sites::on( $site, fn() => get_option( 'permalink_structure' ) ), '%author%' ) ) {
+				Queue::all( "user $id edited", $site );
+			} else {
+				Queue::tags( "user $id edited", array_merge( $tags, $more ), $is_hard, $site );
+			}
 		}
-		$tags = array( "authorlink-$id", 'users' );
-		$more = $is_hard ? array( "author-$id", 'sitemapusers', '404' ) : array();
-		Queue::tags( "user $id edited", array_merge( $tags, $more ), $is_hard );
 	}
 
 	public static function meta_changed( $meta_id, $id, $name ): void {
@@ -44,7 +46,9 @@ final class User_Changes {
 		 * @param string[] $names
 		 */
 		if ( in_array( $name, apply_filters( 'yorozu_user_meta', self::META ), true ) ) {
-			Queue::tags( "user $id's $name", array( "authorlink-$id", 'users' ) );
+			foreach ( Sites::of_user( (int) $id ) as $site ) {
+				Queue::tags( "user $id's $name", array( "authorlink-$id", 'users' ), false, $site );
+			}
 		}
 	}
 

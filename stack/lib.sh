@@ -19,6 +19,8 @@ choose_folders() {
     data=${YOROZU_DATA:-$here/.yorozu}
     if is_root; then
         db_user=mysql php_user=www-data
+        # Often a folder of root alone (libpam-tmpdir), where the database and PHP could not write.
+        unset TMPDIR
         mkdir -p "$data" || die "cannot make the folder $data"
         if ! may_enter $db_user "$data" || ! may_enter $php_user "$data"; then
             [ -z "${YOROZU_DATA:-}" ] || die "users $db_user and $php_user may not enter $data"

@@ -534,6 +534,20 @@ def test_site_health_says_whether_the_page_cache_works(site):
     site.yorozu('purge', '--all')
 
 
+def test_no_path_spoils_the_purges_beside_it(site):
+    """A path that begins with two slashes names a host, and the server refuses whatever is purged with another host's."""
+    content(site)
+    warm(site, ['/post-one/'])
+    site.php("update_option('yorozu_settings', array('is_on' => 1, 'urls' => '//elsewhere/'));"
+             f"wp_update_post(array('ID' => {site.ids['one']}, 'post_content' => 'beside another path'));")
+    until(lambda: b'beside another path' in site.get('/post-one/').body, 'the edit')
+    site.php("delete_option('yorozu_settings');")
+    equal(site.php("echo Yorozu\\Settings::sanitize(array('urls' => \"//elsewhere/\\n/here/\"))['urls'];"
+                   .replace('echo', "require ABSPATH . 'wp-admin/includes/admin.php'; echo", 1)), '/here/')
+    warm(site, ['/post-one/'])
+    equal(site.php(f"Yorozu\\Queue::url('test', '{site.url}//post-one/'); echo Yorozu\\Queue::flush();"), '1')
+
+
 def test_behind_another_web_server_there_is_nothing_to_check(site):
     """Without YOROZU_URL, and with the SERVER_SOFTWARE of another one."""
     script = """define('ABSPATH', '/'); function add_filter() {} function add_action() {} function __($text) { return $text; } function esc_html($text) { return $text; }

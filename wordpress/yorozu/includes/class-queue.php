@@ -48,7 +48,8 @@ final class Queue {
 		if ( ! $parts ) {
 			return;
 		}
-		$path = ( $parts['path'] ?? '/' ) . ( isset( $parts['query'] ) ? '?' . $parts['query'] : '' );
+		// What begins with `//` names a host, for the server.
+		$path = '/' . ltrim( $parts['path'] ?? '', '/' ) . ( isset( $parts['query'] ) ? '?' . $parts['query'] : '' );
 		self::note( $site, $reason, 'urls', array( $path ), $is_hard );
 	}
 

@@ -23,14 +23,19 @@ final class Settings {
 	/** @return string[] Paths to purge with every change; `*` at the end matches any ending. */
 	public static function extra_urls(): array {
 		$lines = preg_split( '/\s+/', self::all()['urls'], -1, PREG_SPLIT_NO_EMPTY );
-		return array_values( array_filter( $lines, fn( $line ) => '/' === $line[0] && Sites::has( $line ) ) );
+		return array_values( array_filter( $lines, array( self::class, 'is_path' ) ) );
+	}
+
+	/** Whether it is a path of this site; after `//` a host begins, and the server refuses all that is purged with another one. */
+	private static function is_path( string $line ): bool {
+		return (bool) preg_match( '~^/(?!/)~', $line ) && Sites::has( $line );
 	}
 
 	/** @param mixed $given What the form sent. */
 	public static function sanitize( $given ): array {
 		$given = is_array( $given ) ? $given : array();
 		$urls  = preg_split( '/\s+/', (string) ( $given['urls'] ?? '' ), -1, PREG_SPLIT_NO_EMPTY );
-		$wrong = array_filter( $urls, fn( $url ) => '/' !== $url[0] || ! Sites::has( $url ) );
+		$wrong = array_filter( $urls, fn( $url ) => ! self::is_path( $url ) );
 		if ( $wrong ) {
 			$text = sprintf(
 				/* translators: 1: what was written, 2: where the site begins, such as / */

@@ -8,6 +8,7 @@ declare -A pids born    # of its last start
 declare -A due          # when it is started again; empty while it runs
 declare -A pauses       # how long it waited for that
 declare -A away_since   # when it fell; empty once it answers
+orphans=()              # sessions whose first process died, and whose server the next master takes over
 longest_pause=60        # seconds; a process that was well for as long begins at the shortest again
 terminal=2
 
@@ -76,6 +77,9 @@ stop_all() {
         wait "$pid" 2>/dev/null
         rm -f "$data/$name.pid"
     done
+    for pid in "${orphans[@]}"; do
+        kill -KILL -- "-$pid" 2>/dev/null
+    done
     names=()
 }
 
@@ -128,8 +132,8 @@ plan_restart() { # name
     pauses[$name]=$pause
     due[$name]=$((SECONDS + pause))
     : "${away_since[$name]:=$SECONDS}"
-    # PHP's children outlive their parent: each may finish the request it has.
-    kill -QUIT -- "-$pid" 2>/dev/null
+    # PHP's children outlive their parent: each may finish the request it has. So does the server, which goes on.
+    is_taken_over "$name" || kill -QUIT -- "-$pid" 2>/dev/null
     say "$name died ($(cause "$status")), it is started again in $pause s; its last words: ${words:-none}"
 }
 
@@ -142,8 +146,17 @@ cause() { # status
     fi
 }
 
+# A server whose master died serves until the next one takes it over (docs/process.md).
+is_taken_over() { # name
+    [ -n "${ports[$1]-}" ]
+}
+
 start_again() { # name
-    kill -KILL -- "-${pids[$1]}" 2>/dev/null
+    if is_taken_over "$1"; then
+        orphans+=("${pids[$1]}")
+    else
+        kill -KILL -- "-${pids[$1]}" 2>/dev/null
+    fi
     due[$1]=
     spawn "$1"
 }

@@ -425,9 +425,9 @@ def test_each_process_that_dies_is_started_again(site):
         assert time.monotonic() - begun < int(line[1]) + 8 * PATIENCE, f'{name}: healed after {time.monotonic() - begun} s'
         assert site.pid(name) != before
         assert len(trickle.seen) > 10
-        # A server that is away does not answer; then its pages are there.
+        # Also while the server has no master, until the next one takes it over.
         unserved = [seen for seen in trickle.seen if seen != (200, 'HIT')]
-        assert name == 'yorozu' or not unserved, (name, unserved)
+        assert not unserved, (name, unserved)
         equal(site.get('/a-quiet-machine/').cache, 'HIT', name)
 
 

@@ -146,12 +146,8 @@ impl ModuleDraft for directives::Draft {
             _ => Template::compile(b"$proxy_host", at.env)?,
         };
         let fields = Fields::new(&own.proxy_set_header, &host, &[]);
-        let mut redirects = own.proxy_redirect.rules.clone();
-        if let Some(pass) = pass {
-            if own.proxy_redirect.has_default {
-                redirects.extend(pass.default_redirect(&at.name.path()));
-            }
-        }
+        let redirects =
+            own.proxy_redirect.rules(|| pass?.default_redirect(&at.name.path()));
         Ok(Conf { fields, redirects, own })
     }
 

@@ -113,25 +113,41 @@ fn wrong_number(args: &Args<'_>) -> ValueError {
     ValueError(format!("invalid number of arguments in \"{}\"", args.name))
 }
 
-/// `proxy_redirect`: the rules, and whether the default is among them.
+/// `proxy_redirect`: its lines, of which the first that fits counts.
 #[derive(Clone, Debug, Default)]
 pub struct Redirects {
-    pub rules: Vec<Rule>,
-    pub has_default: bool,
+    lines: Vec<Redirect>,
     is_off: bool,
+}
+
+/// A line of `proxy_redirect`.
+#[derive(Clone, Debug)]
+enum Redirect {
+    Rule(Rule),
+    /// The rule that follows from `proxy_pass` and the location.
+    Default,
+}
+
+impl Redirects {
+    /// The rules in order; `default` is what the default comes to, if to anything.
+    pub fn rules(&self, default: impl Fn() -> Option<Rule>) -> Vec<Rule> {
+        let rule = |line: &Redirect| match line {
+            Redirect::Rule(rule) => Some(rule.clone()),
+            Redirect::Default => default(),
+        };
+        self.lines.iter().filter_map(rule).collect()
+    }
 }
 
 impl Adds for Redirects {
     fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         match (args.words.len(), args.word(0)) {
             _ if self.is_off => return Err(args.duplicate()),
-            (1, b"off") if self.has_default || !self.rules.is_empty() => {
-                return Err(args.duplicate());
-            }
-            (1, b"off") => *self = Self { is_off: true, ..Self::default() },
-            (1, b"default") => self.has_default = true,
+            (1, b"off") if !self.lines.is_empty() => return Err(args.duplicate()),
+            (1, b"off") => self.is_off = true,
+            (1, b"default") => self.lines.push(Redirect::Default),
             (1, _) => return Err(args.invalid_parameter(args.word(0))),
-            _ => self.rules.push(Rule::from_args(args)?),
+            _ => self.lines.push(Redirect::Rule(Rule::from_args(args)?)),
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::{Exchange, stream};
-use yorozu_kernel::logging::error::Context;
+use yorozu_kernel::logging::error::{self, Context, Level};
 
 /// Longest body whose end is waited for before its head is sent; chosen: a page in one write, which is
 /// cheaper than a task that pumps it.
@@ -87,7 +87,10 @@ impl ArrivingBody {
         is_buffered: bool,
         response: &mut Response,
     ) -> Option<Box<Saver>> {
-        let Self { fetched, mut targets, mut pieces, is_whole, has_no_content } = self;
+        let Self { mut fetched, mut targets, mut pieces, is_whole, has_no_content } = self;
+        if let Some(text) = fetched.source.codec.take_stderr() {
+            log_stderr(exchange, &fetched, &text);
+        }
         let rate = if has_no_content { 0 } else { rate(conf, is_buffered) };
         let free = room_beside_head(conf, &fetched, &pieces);
         let pace = (rate > 0).then(|| Paced::new(rate, &mut pieces, free));
@@ -120,6 +123,12 @@ impl ArrivingBody {
         }
         None
     }
+}
+
+/// Logs what the application wrote for that behind its head.
+fn log_stderr(exchange: &Exchange, fetched: &Fetched, text: &[u8]) {
+    let text = format!("{} while reading upstream", fetched.source.codec.in_nginx_words(text));
+    error::upstream(exchange, Level::Error, &text, || fetched.url.at(fetched.lease.peer().text()));
 }
 
 /// `*_limit_rate`; 0 for none.

@@ -211,6 +211,13 @@ pub struct PumpEnd {
 }
 
 impl PumpEnd {
+    /// Logs what the application wrote for that, if anything.
+    fn log_stderr(&self, codec: &mut dyn Codec) {
+        if let Some(text) = codec.take_stderr() {
+            self.log(Level::Error, &codec.in_nginx_words(&text));
+        }
+    }
+
     /// Logs what went wrong with the content.
     fn log(&self, level: Level, text: &str) {
         if self.context.takes(level) {
@@ -288,6 +295,8 @@ impl Pump {
     async fn run(mut self, mut source: Source, mut end: PumpEnd) {
         let result = self.transfer(&mut source, &mut end).await;
         let is_whole = matches!(result, Ok(true));
+        // Behind the last piece of content there may be the reason why it was the last.
+        end.log_stderr(&mut *source.codec);
         if let Err(text) = &result {
             end.log(Level::Error, text);
         }
@@ -333,10 +342,7 @@ impl Pump {
                 None => return Err("upstream timed out (110: Connection timed out)".to_owned()),
             };
             faults::point("pump");
-            if let Some(text) = source.codec.take_stderr() {
-                let text = source.codec.in_nginx_words(&text);
-                end.log(Level::Error, &text);
-            }
+            end.log_stderr(&mut *source.codec);
             if let Some(saver) = &mut end.saver {
                 if !(saver.push(&piece) && saver.flush().await) {
                     end.saver = None;

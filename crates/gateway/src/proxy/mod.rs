@@ -146,8 +146,7 @@ impl ModuleDraft for directives::Draft {
             _ => Template::compile(b"$proxy_host", at.env)?,
         };
         let fields = Fields::new(&own.proxy_set_header, &host, &[]);
-        let redirects =
-            own.proxy_redirect.rules(|| pass?.default_redirect(&at.name.path()));
+        let redirects = own.proxy_redirect.rules(|| pass?.default_redirect(&at.name.path()));
         Ok(Conf { fields, redirects, own })
     }
 

@@ -44,11 +44,12 @@ impl Reply {
         end.map_or(0, |end| self.text.len() - end - 4)
     }
 
-    /// What the application says beside its answer, over FastCGI: the field `Says`.
-    fn message(&self) -> Option<String> {
+    /// What the application says beside its answer, over FastCGI: before it the field `Says`, behind it `Says-Last`.
+    fn message(&self, field: &str) -> Option<String> {
         let head = &self.text[..self.text.len() - self.body_bytes()];
         let head = String::from_utf8_lossy(head);
-        head.lines().find_map(|line| line.strip_prefix("Says: ")).map(str::to_owned)
+        let value = |line: &str| line.strip_prefix(field)?.strip_prefix(": ").map(str::to_owned);
+        head.lines().find_map(value)
     }
 }
 
@@ -531,7 +532,7 @@ fn serve(
     let reply = work.reply(&request);
     let Reply { text, end, .. } = &reply;
     let mut out = Vec::new();
-    if let Some(message) = reply.message() {
+    if let Some(message) = reply.message("Says") {
         stream(&mut out, RecordKind::Stderr, message.as_bytes());
     }
     if reply.hold == Hold::Within {
@@ -544,6 +545,9 @@ fn serve(
         stream(&mut out, RecordKind::Stdout, second);
     } else if !text.is_empty() {
         stream(&mut out, RecordKind::Stdout, text);
+    }
+    if let Some(message) = reply.message("Says-Last") {
+        stream(&mut out, RecordKind::Stderr, message.as_bytes());
     }
     if *end != End::Torn {
         out.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

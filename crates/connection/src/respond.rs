@@ -21,6 +21,10 @@ pub(super) enum Begun {
     Waits(Pending),
 }
 
+/// What of a request is read first, and what then.
+const LINE: &str = "request line";
+const HEADERS: &str = "request headers";
+
 /// The response, filtered; or the status for the log where the connection shall end without one.
 pub(super) use yorozu_kernel::exchange::engine::Answer;
 
@@ -29,7 +33,9 @@ pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> 
     let progress = match refusal {
         Some((status, text)) => {
             choose_server_of_refused(exchange);
-            refuse(exchange, status, &text)
+            // Nothing of a line is known that could not be read.
+            let is_line_read = !exchange.request.method_span.is_empty();
+            refuse(exchange, status, &text, if is_line_read { HEADERS } else { LINE })
         }
         None => phases(exchange),
     };
@@ -123,7 +129,7 @@ fn phases(exchange: &mut Exchange) -> Progress {
     exchange.server = find_config::server(exchange);
     exchange.location = exchange.conf.server(exchange.server).conf;
     if let Err((status, text)) = check_tls(exchange) {
-        return refuse(exchange, status, &text);
+        return refuse(exchange, status, &text, HEADERS);
     }
     let merges = merges_slashes(exchange);
     let target = exchange.request.target();
@@ -144,11 +150,16 @@ fn phases(exchange: &mut Exchange) -> Progress {
             exchange.request.host = Bytes::new();
             exchange.request.is_read = false;
             choose_server_of_refused(exchange);
-            return refuse(exchange, 400, "client sent invalid request");
+            return refuse(exchange, 400, "client sent invalid request", LINE);
         }
     }
-    if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
-        return refuse(exchange, 405, "client sent TRACE or CONNECT method");
+    let refused = match exchange.request.method_text() {
+        b"TRACE" => Some("client sent TRACE method"),
+        b"CONNECT" => Some("client sent CONNECT method"),
+        _ => None,
+    };
+    if let Some(text) = refused {
+        return refuse(exchange, 405, text, HEADERS);
     }
     let start = exchange.conf.engine.start;
     start(exchange)
@@ -186,8 +197,9 @@ fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
     })
 }
 
-fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
-    let text = format!("{text} while reading client request headers");
+/// Refuses a request; `part` is what of it was being read, in nginx's words.
+fn refuse(exchange: &mut Exchange, status: u16, text: &str, part: &str) -> Progress {
+    let text = format!("{text} while reading client {part}");
     error::request(exchange, Level::Info, &text);
     exchange.keep_alive = false;
     if exchange.uri.is_empty() {

@@ -10,7 +10,7 @@ use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
 use yorozu_kernel::logging::error::{os_error, verbatim};
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{Field, range, upstream_fields_into};
+use yorozu_wire::h1::{Field, range, upstream_fields, upstream_fields_into};
 
 /// A response head as the protocol's codec read it.
 #[derive(Clone, Debug)]
@@ -141,10 +141,11 @@ impl FieldSpans {
     /// Reads them as [`upstream_fields`](yorozu_wire::h1::upstream_fields) does, from a position on; and where the head ends.
     ///
     /// # Errors
-    /// A line is not a field line.
-    pub fn read(input: &[u8], from: usize) -> Result<Option<(Self, usize)>, WireError> {
+    /// A line is not a field line: it is named.
+    pub fn read(input: &[u8], from: usize) -> Result<Option<(Self, usize)>, CodecError> {
         let mut spans = Self(FIELDS.with(SpareLists::take));
-        let end = upstream_fields_into(input, from, &mut spans.0)?;
+        let end = upstream_fields_into(input, from, &mut spans.0)
+            .map_err(|_| invalid_header(input, from))?;
         Ok(end.map(|end| (spans, end)))
     }
 
@@ -153,6 +154,22 @@ impl FieldSpans {
         let part = |span| usual::part(head, range(span));
         self.0.iter().map(|field| (part(&field.name), part(&field.value))).collect()
     }
+}
+
+/// nginx's words, with the line.
+#[cold]
+fn invalid_header(input: &[u8], from: usize) -> CodecError {
+    let mut at = from;
+    for line in input[from..].split_inclusive(|byte| *byte == b'\n') {
+        let text = [line, b"\r\n"].concat();
+        if !line.trim_ascii().is_empty() && upstream_fields(&text, 0).is_err() {
+            break;
+        }
+        at += line.len();
+    }
+    let line = input[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = verbatim(line.trim_ascii_end()).replace('\r', "\\r");
+    CodecError::Invalid(format!("upstream sent invalid header: \"{line}\""))
 }
 
 impl Drop for FieldSpans {

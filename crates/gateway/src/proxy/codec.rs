@@ -3,11 +3,8 @@
 use crate::protocol::codec::{Announced, Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
 use crate::protocol::usual;
 use bytes::{Bytes, BytesMut};
-use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{
-    BareLf, Chunked, ChunkedStep, StatusLine, Version, range, status_line, upstream_fields,
-};
+use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep, StatusLine, Version, range, status_line};
 
 /// State of one response. Its size is a power of two, of which the allocator has one at hand.
 #[derive(Debug)]
@@ -49,8 +46,7 @@ impl HttpCodec {
         let line = status_line(input)?;
         let found = match &line {
             None => None,
-            Some(line) => FieldSpans::read(input, line.consumed)
-                .map_err(|_| invalid_header(input, line.consumed))?,
+            Some(line) => FieldSpans::read(input, line.consumed)?,
         };
         let (Some(line), Some((fields, end))) = (line, found) else {
             let is_too_big = input.len() >= self.head_bytes_max;
@@ -93,21 +89,6 @@ impl HttpCodec {
         }
         Ok(())
     }
-}
-
-/// nginx's words, with the line.
-fn invalid_header(input: &[u8], from: usize) -> CodecError {
-    let mut at = from;
-    for line in input[from..].split_inclusive(|byte| *byte == b'\n') {
-        let text = [line, b"\r\n"].concat();
-        if !line.trim_ascii().is_empty() && upstream_fields(&text, 0).is_err() {
-            break;
-        }
-        at += line.len();
-    }
-    let line = input[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = verbatim(line.trim_ascii_end()).replace('\r', "\\r");
-    CodecError::Invalid(format!("upstream sent invalid header: \"{line}\""))
 }
 
 impl Codec for HttpCodec {

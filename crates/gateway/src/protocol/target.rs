@@ -67,7 +67,7 @@ impl Target {
         default_port: u16,
     ) -> Result<Arc<Upstream>, u16> {
         let text = String::from_utf8_lossy(address).into_owned();
-        if let Some(upstream) = exchange.conf.shared.of::<Upstreams>().0.get(&text) {
+        if let Some(upstream) = exchange.conf.shared.of::<Upstreams>().get(&text) {
             return Ok(Arc::clone(upstream));
         }
         let addresses = match upstream::literal_address(&text, default_port) {

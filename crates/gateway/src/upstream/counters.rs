@@ -58,21 +58,22 @@ pub const SECTIONS: &[Section] =
 
 /// The groups of a configuration as the console shows them, also those that have no block of their own.
 pub fn groups(config: &Config) -> Value {
-    let all = config.shared.of::<Upstreams>().0.iter().map(|(name, upstream)| {
+    let all = config.shared.of::<Upstreams>().iter().map(|upstream| {
         let peers = upstream.group.figures().into_iter().map(|peer| {
             let mut value = of_peer(&peer);
             value["answers"] = json!(peer.answers);
             value["micros"] = json!(peer.answer_micros);
             value
         });
-        (name.clone(), json!({ "peers": peers.collect::<Vec<_>>() }))
+        (upstream.group.name.clone(), json!({ "peers": peers.collect::<Vec<_>>() }))
     });
     all.collect::<Map<_, _>>().into()
 }
 
 fn figures(config: &Config) -> Value {
-    let all = config.shared.of::<Upstreams>().0.iter().filter(|(_, upstream)| upstream.is_block);
-    let all = all.map(|(name, upstream)| {
+    let all = config.shared.of::<Upstreams>().iter().filter(|upstream| upstream.is_block);
+    let all = all.map(|upstream| {
+        let name = &upstream.group.name;
         let peers: Vec<_> = upstream.group.figures().iter().map(of_peer).collect();
         let value = json!({ "peers": peers, "zombies": 0, "zone": name });
         (name.clone(), value)
@@ -114,11 +115,12 @@ pub fn report(config: &Config, report: &mut Report) {
         let found = Histogram::of(sums, TIMES);
         family.put(&[("upstream", name)], Figure::Histogram(found));
     }
-    let peers: Vec<_> = config.shared.of::<Upstreams>().0.iter().collect();
+    let groups: Vec<_> = config.shared.of::<Upstreams>().iter().collect();
     let of_peers =
         |report: &mut Report, name, help, of: fn(&PeerFigures) -> u64, add: fn(u64, u64) -> u64| {
             let family = report.gauge(name, help);
-            for (group, upstream) in &peers {
+            for upstream in &groups {
+                let group = &upstream.group.name;
                 // An address that is there more than once is one series: several servers, or one that is written twice.
                 let mut by_address = BTreeMap::new();
                 for peer in upstream.group.figures() {

@@ -6,6 +6,7 @@ pub mod sticky;
 pub mod zones;
 
 use resolve::{Means, Name, Names};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -33,9 +34,34 @@ pub const MODULE: Module = Module::new("http_upstream", || DIRECTIVES.to_vec())
     .sharing(&[SharedType::of::<Upstreams>(), SharedType::of::<sticky::Zones>()])
     .showing(counters::report, counters::SECTIONS);
 
-/// `upstream` blocks, and groups made of addresses written in `*_pass`.
+/// `upstream` blocks, and groups made of addresses written in `*_pass`, by what [`Upstreams::key`] makes of their names.
 #[derive(Debug, Default)]
-pub struct Upstreams(pub BTreeMap<String, Arc<Upstream>>);
+pub struct Upstreams(BTreeMap<String, Arc<Upstream>>);
+
+impl Upstreams {
+    /// As nginx: names are the same in any case. Paths of sockets are not.
+    fn key(name: &str) -> Cow<'_, str> {
+        match name.starts_with("unix:") || !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Borrowed(name),
+            false => Cow::Owned(name.to_ascii_lowercase()),
+        }
+    }
+
+    /// The group of a name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.0.get(&*Self::key(name))
+    }
+
+    /// Adds a group; the one that had its name.
+    fn insert(&mut self, upstream: Arc<Upstream>) -> Option<Arc<Upstream>> {
+        self.0.insert(Self::key(&upstream.group.name).into_owned(), upstream)
+    }
+
+    /// All groups.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.0.values()
+    }
+}
 
 impl Shared for Upstreams {
     fn place() -> &'static Place {
@@ -188,7 +214,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         draft.read(&args).map_err(|error| error.at(&row.at))?;
     }
     let upstream = draft.finish(&name, &loader.env.loads).map_err(|error| error.at(&line.at))?;
-    let known = loader.env.shared::<Upstreams>().0.insert(name.clone(), Arc::new(upstream));
+    let known = loader.env.shared::<Upstreams>().insert(Arc::new(upstream));
     if known.is_some() {
         return Err(ValueError(format!("duplicate upstream \"{name}\"")).at(&line.at));
     }
@@ -201,7 +227,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
 /// A zone has no size, or a name to resolve no resolver.
 pub fn check(env: &Env, of_http: Option<&(Resolver, Duration)>) -> Result<(), ValueError> {
     zones::check(env)?;
-    resolve::check(&env.shared::<Upstreams>().0, of_http)
+    resolve::check(&env.shared::<Upstreams>(), of_http)
 }
 
 impl Draft {
@@ -485,14 +511,15 @@ pub fn named(
     text: &str,
     default_port: u16,
 ) -> Result<Arc<Upstream>, ValueError> {
-    if let Some(upstream) = shared.of::<Upstreams>().0.get(text) {
+    if let Some(upstream) = shared.of::<Upstreams>().get(text) {
         return Ok(Arc::clone(upstream));
     }
+    let is_socket = text.starts_with("unix:");
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
-    if shared.of::<Upstreams>().0.get(host).is_some_and(|upstream| upstream.is_block) {
+    if !is_socket && shared.of::<Upstreams>().get(host).is_some_and(|upstream| upstream.is_block) {
         return Err(ValueError(format!("upstream \"{host}\" may not have port {port}")));
     }
-    let has_port = text.starts_with("unix:") || (!port.is_empty() && !port.ends_with(']'));
+    let has_port = is_socket || (!port.is_empty() && !port.ends_with(']'));
     if default_port == 0 && !has_port {
         return Err(ValueError(format!("no port in upstream \"{text}\"")));
     }
@@ -502,6 +529,6 @@ pub fn named(
     let peers = peers.into_iter().map(PeerOptions::new).collect();
     let upstream = Upstream::implicit(text.to_owned(), peers, counters::of(text));
     // As nginx: an address with variables that spells the same needs no name server.
-    shared.of::<Upstreams>().0.insert(text.to_owned(), Arc::clone(&upstream));
+    shared.of::<Upstreams>().insert(Arc::clone(&upstream));
     Ok(upstream)
 }

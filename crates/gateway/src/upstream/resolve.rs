@@ -1,7 +1,6 @@
 //! `server … resolve`: names that are looked up again whenever their answers expire.
 
 use super::{Upstream, Upstreams};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -57,10 +56,10 @@ pub struct Names {
 /// # Errors
 /// There is none, and a name to resolve.
 pub(super) fn check(
-    upstreams: &BTreeMap<String, Arc<Upstream>>,
+    upstreams: &Upstreams,
     of_http: Option<&(Resolver, Duration)>,
 ) -> Result<(), ValueError> {
-    for (group, upstream) in upstreams {
+    for upstream in upstreams.iter() {
         let Some(names) = &upstream.names else { continue };
         if let Some(resolver) = of_http {
             // The block's own one stays.
@@ -68,7 +67,8 @@ pub(super) fn check(
         }
         if names.resolver.get().is_none() {
             return Err(ValueError(format!(
-                "no resolver defined to resolve names at run time in upstream \"{group}\""
+                "no resolver defined to resolve names at run time in upstream \"{}\"",
+                upstream.group.name
             )));
         }
     }
@@ -82,7 +82,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Starts what keeps names resolved; one worker does it for all.
 pub fn start(conf: &WorkerConf) {
-    for upstream in conf.shared.of::<Upstreams>().0.values() {
+    for upstream in conf.shared.of::<Upstreams>().iter() {
         let Some(names) = &upstream.names else { continue };
         for index in 0..names.names.len() {
             let (upstream, log) = (Arc::clone(upstream), conf.error_log.clone());

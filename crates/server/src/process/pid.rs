@@ -135,12 +135,29 @@ pub fn look(path: &Path) -> Result<(), String> {
 /// Reads the id of the running server.
 ///
 /// # Errors
-/// The file is missing or holds no number.
+/// The file is missing or holds no number of a process.
 pub fn read(path: &Path) -> Result<i32, String> {
     let text = fs::read_to_string(path).map_err(|problem| {
         format!("open() \"{}\" failed ({})", path.display(), os_error(&problem))
     })?;
-    text.trim()
-        .parse()
-        .map_err(|_| format!("invalid PID number \"{}\" in \"{}\"", text.trim(), path.display()))
+    let text = text.trim();
+    id_of(text).ok_or_else(|| format!("invalid PID number \"{text}\" in \"{}\"", path.display()))
+}
+
+/// The id of one process: to `kill()`, 0 and what is below it are groups of them, and -1 is all that there are.
+fn id_of(text: &str) -> Option<i32> {
+    text.parse().ok().filter(|id| *id > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_for_one_process() {
+        assert_eq!(id_of("4711"), Some(4711));
+        for text in ["", "0", "-0", "-1", "-4711", "4711 ", "99999999999"] {
+            assert_eq!(id_of(text), None, "{text}");
+        }
+    }
 }

@@ -128,6 +128,8 @@ impl ServerConf {
 #[derive(Debug, Default)]
 pub struct LocationSet {
     pub exact: HashMap<Bytes, LocationId>,
+    /// Those of them that end in a slash.
+    pub exact_folders: Prefixes<LocationId>,
     pub prefixes: Prefixes<LocationId>,
     /// In the order written.
     pub regexes: Vec<(Regex, LocationId)>,

@@ -159,8 +159,13 @@ fn in_set(
     Ok(best.map(Found::Location))
 }
 
+/// Where one of both kinds passes requests on, the exact one is meant, if there is one.
 fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {
-    let found = *set.prefixes.get_with_slash(uri)?;
-    let is_lacking = conf.location(found).handler.is_gateway() && set.prefixes.get(uri).is_none();
+    let exact = set.exact_folders.get_with_slash(uri).copied();
+    let prefix = set.prefixes.get_with_slash(uri).copied();
+    let found = exact.or(prefix)?;
+    let passes_on = |id: LocationId| conf.location(id).handler.is_gateway();
+    let is_lacking =
+        (passes_on(found) || prefix.is_some_and(passes_on)) && set.prefixes.get(uri).is_none();
     is_lacking.then_some(found)
 }

@@ -338,7 +338,7 @@ impl<'a> Compiler<'a> {
     /// Compiles a level of locations.
     fn set(&mut self, blocks: Vec<Block>, outer: &Block) -> Result<LocationSet, ConfError> {
         let mut set = LocationSet::default();
-        let mut prefixes = Vec::new();
+        let (mut prefixes, mut folders) = (Vec::new(), Vec::new());
         for mut block in blocks {
             block.inherit(outer);
             let at = block.at.clone().expect("locations have a place");
@@ -346,6 +346,9 @@ impl<'a> Compiler<'a> {
             let id = self.location(block, &at)?;
             match name {
                 LocationName::Exact(path) => {
+                    if path.ends_with(b"/") {
+                        folders.push((path.clone(), id));
+                    }
                     set.exact.insert(path, id);
                 }
                 LocationName::Prefix { path, .. } => prefixes.push((path, id)),
@@ -357,6 +360,7 @@ impl<'a> Compiler<'a> {
             }
         }
         set.prefixes = Prefixes::new(prefixes);
+        set.exact_folders = Prefixes::new(folders);
         set.regex_set = RegexSet::new(set.regexes.iter().map(|(regex, _)| regex));
         Ok(set)
     }

@@ -1,6 +1,7 @@
 //! What makes the response: the content phase, and the pages for errors and redirects.
 
 use crate::phases::{self, Part};
+use bytes::Bytes;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_gateway::cache::purge;
@@ -14,6 +15,7 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::{Exchange, body_failed, error_page};
 use yorozu_kernel::files::path;
+use yorozu_kernel::logging::error;
 use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
 use yorozu_modules::phases::access;
 
@@ -71,19 +73,30 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
                     return Progress::Ready(Box::new(error_page::standard(exchange, status)));
                 }
             },
-            Outcome::Internal { uri, args } => match phases::count_uri_change(exchange) {
-                Some(cycle) => cycle,
-                None if uri.starts_with(b"@") => phases::named_pass(exchange, &uri.into()),
-                None => {
-                    exchange.redirect_internally(uri, args);
-                    phases::pass(exchange)
+            Outcome::Internal { uri, .. } if uri.starts_with(b"@") => {
+                to_named(exchange, &uri.into())
+            }
+            Outcome::Internal { uri, args } => {
+                let to = |_: &_| format!("internally redirecting to \"{}\"", error::verbatim(&uri));
+                match phases::count_uri_change(exchange, to) {
+                    Some(cycle) => cycle,
+                    None => {
+                        exchange.redirect_internally(uri, args);
+                        phases::pass(exchange)
+                    }
                 }
-            },
-            Outcome::Named(name) => match phases::count_uri_change(exchange) {
-                Some(cycle) => cycle,
-                None => phases::named_pass(exchange, &name),
-            },
+            }
+            Outcome::Named(name) => to_named(exchange, &name),
         };
+    }
+}
+
+/// An internal redirect to a named location.
+fn to_named(exchange: &mut Exchange, name: &Bytes) -> Outcome {
+    let to = |_: &_| format!("redirect to named location \"{}\"", error::verbatim(name));
+    match phases::count_uri_change(exchange, to) {
+        Some(cycle) => cycle,
+        None => phases::named_pass(exchange, name),
     }
 }
 

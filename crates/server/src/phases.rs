@@ -147,7 +147,10 @@ fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
             Verdict::Done(outcome) => return Some(outcome),
             Verdict::Continue => return None,
             Verdict::UriChanged => {
-                if let Some(outcome) = count_uri_change(exchange) {
+                let ends = |exchange: &Exchange| {
+                    format!("processing \"{}\"", error::verbatim(&exchange.uri))
+                };
+                if let Some(outcome) = count_uri_change(exchange, ends) {
                     return Some(outcome);
                 }
             }
@@ -155,11 +158,13 @@ fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
     }
 }
 
-/// Every rewrite and internal redirect uses up one of a bounded number.
-pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
+/// Every rewrite and internal redirect uses up one of a bounded number; `doing` says in nginx's words what is too much.
+pub fn count_uri_change(
+    exchange: &mut Exchange,
+    doing: impl FnOnce(&Exchange) -> String,
+) -> Option<Outcome> {
     if exchange.redirects.left == 0 {
-        let uri = error::verbatim(&exchange.uri);
-        let text = format!("rewrite or internal redirection cycle while processing \"{uri}\"");
+        let text = format!("rewrite or internal redirection cycle while {}", doing(exchange));
         error::request(exchange, Level::Error, &text);
         exchange.redirects.is_cycle = true;
         return Some(Outcome::Status(500));

@@ -451,6 +451,7 @@ impl Condition {
             Self::Matches { subject: variable, regex, is_negated } => {
                 variable.append(exchange, &mut subject);
                 let is_match = regex.matches(&subject, exchange)?;
+                log(exchange, regex, is_match, &subject);
                 if !is_match {
                     // As nginx: in scripts, what does not match takes the groups of what did.
                     exchange.captures = Captures::default();
@@ -512,22 +513,20 @@ fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Byte
     out.into()
 }
 
-impl Rewrite {
-    fn log(&self, exchange: &Exchange, is_match: bool) {
-        let verdict = if is_match { "matches" } else { "does not match" };
-        note(exchange, || {
-            let uri = error::verbatim(&exchange.uri);
-            format!("\"{}\" {verdict} \"{uri}\"", self.regex.source())
-        });
-    }
+/// `rewrite_log`: whether an expression of `rewrite` or `if` matches.
+fn log(exchange: &Exchange, regex: &Regex, is_match: bool, subject: &[u8]) {
+    let verdict = if is_match { "matches" } else { "does not match" };
+    note(exchange, || format!("\"{}\" {verdict} \"{}\"", regex.source(), error::verbatim(subject)));
+}
 
+impl Rewrite {
     /// `None`: it does not match.
     fn apply(&self, exchange: &mut Exchange, run: &mut Run) -> Result<Option<Step>, Undecided> {
         let uri = std::mem::take(&mut exchange.uri);
         let is_match = self.regex.matches(&uri, exchange);
         exchange.uri = uri;
         let is_match = is_match?;
-        self.log(exchange, is_match);
+        log(exchange, &self.regex, is_match, &exchange.uri);
         if !is_match {
             exchange.captures = Captures::default();
             return Ok(None);
@@ -561,10 +560,6 @@ impl Rewrite {
             response.location = Some(location.into());
             return Step::Done(Outcome::Redirect(Box::new(response)));
         }
-        if path.is_empty() {
-            error::request(exchange, Level::Error, "the rewritten URI has a zero length");
-            return Step::Done(Outcome::Status(500));
-        }
         exchange.set_uri(path.to_vec());
         exchange.is_internal = true;
         // Until another location is found the path has nothing of this one's prefix.
@@ -572,13 +567,13 @@ impl Rewrite {
         exchange.has_set_args |= args.is_some() || exchange.has_args();
         exchange.args = args.unwrap_or_default();
         note(exchange, || {
-            let text = error::verbatim;
-            format!(
-                "rewritten data: \"{}\", args: \"{}\"",
-                text(&exchange.uri),
-                text(&exchange.args)
-            )
+            let [uri, args] = [&exchange.uri, &exchange.args].map(|text| error::verbatim(text));
+            format!("rewritten data: \"{uri}\", args: \"{args}\"")
         });
+        if exchange.uri.is_empty() {
+            error::request(exchange, Level::Error, "the rewritten URI has a zero length");
+            return Step::Done(Outcome::Status(500));
+        }
         match self.flag {
             Flag::Break => {
                 run.is_changed = false;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use yorozu_conf::os_error;
+use yorozu_conf::{os_error, value};
 
 /// The module.
 pub const MODULE: Module = Module::new("core", || [DIRECTIVES, OTHERS].concat());
@@ -47,6 +47,18 @@ impl Setting for CpuMasks {
             ))),
             None => Ok(Self),
         }
+    }
+}
+
+/// `worker_priority number`, which may be below 0.
+#[derive(Clone, Debug)]
+pub struct Nice;
+
+impl Setting for Nice {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let word = args.word(0);
+        let digits = word.strip_prefix(b"-").unwrap_or(word);
+        value::number(digits).map(|_| Self).ok_or_else(|| args.invalid_number())
     }
 }
 
@@ -175,7 +187,7 @@ settings! {
     /// How long a graceful stop waits for connections before it closes them.
     worker_shutdown_timeout: Option<Duration> = none, ONE, MAIN;
     /// Nice value of the process, from -20 to 20.
-    worker_priority: Bytes = "0", ONE, MAIN;
+    worker_priority: Nice = "0", ONE, MAIN;
     /// Current folder of the process.
     working_directory: Option<PrefixPath> = none, ONE, MAIN;
     /// Connections a worker holds at once, those to upstreams included.

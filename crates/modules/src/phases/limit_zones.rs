@@ -40,13 +40,17 @@ impl<L: Limited> Zones<L> {
     /// Adds a zone whose key is the first argument.
     ///
     /// # Errors
-    /// Another zone has the name already.
+    /// It has no name, or another zone has it already.
     pub fn define(
         args: &Args<'_>,
         (name, bytes): (String, u64),
         rule: L::Rule,
     ) -> Result<(), ValueError> {
         let key = Template::compile(args.word(0), args.env)?;
+        if name.is_empty() {
+            let text = format!("\"{}\" must have \"zone\" parameter", L::DIRECTIVE);
+            return Err(ValueError(text));
+        }
         args.env.named.borrow_mut().zone(&name, L::DIRECTIVE, bytes)?;
         let zones = &mut args.env.shared::<Self>().0;
         if let Some(other) = zones.get(&name) {

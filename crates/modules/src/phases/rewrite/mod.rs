@@ -234,6 +234,9 @@ impl Rewrite {
             b"permanent" => Flag::Redirect(301),
             other => return Err(args.invalid_parameter(other)),
         };
+        if replacement.is_empty() {
+            return Err(ValueError::new("empty replacement"));
+        }
         // A `?` at the end keeps the request's arguments from being appended.
         let (replacement, keeps_args) = match replacement.strip_suffix(b"?") {
             Some(replacement) => (replacement, false),

@@ -25,6 +25,17 @@ pub(super) const MORE: &[(&str, &str)] = &[
         "thread_pool a max_queue=1; http { }",
         "\"thread_pool\" must have \"threads\" parameter in conf:1",
     ),
+    ("worker_priority 5x; http { }", "\"worker_priority\" directive invalid number in conf:1"),
+    ("worker_priority -; http { }", "\"worker_priority\" directive invalid number in conf:1"),
+    ("http { server { rewrite a \"\"; } }", "empty replacement in conf:1"),
+    (
+        "http { limit_req_zone $uri zone=:1m rate=1r/s; }",
+        "\"limit_req_zone\" must have \"zone\" parameter in conf:1",
+    ),
+    (
+        "http { limit_conn_zone $uri zone=:1m; }",
+        "\"limit_conn_zone\" must have \"zone\" parameter in conf:1",
+    ),
     // What nginx builds, opens or looks for while it reads.
     (
         "http { server { valid_referers none ~x; } }",

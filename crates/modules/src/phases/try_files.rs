@@ -20,7 +20,10 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
     }
     for file in &try_files.files {
         if let Some(uri) = found(exchange, &core.root, file) {
+            // As nginx: what is passed on without a path of its own stays as it was sent.
+            let is_as_sent = exchange.is_uri_as_sent;
             exchange.set_uri(uri);
+            exchange.is_uri_as_sent = is_as_sent;
             exchange.is_uri_below_alias = core.root.is_alias_whole();
             return None;
         }

@@ -187,7 +187,6 @@ fn from_utf8<'t>(table: &HashMap<char, u8>, text: &'t [u8], out: &mut Vec<u8>) -
         for character in chunk.valid().chars() {
             match table.get(&character) {
                 Some(byte) => out.push(*byte),
-                None if u32::from(character) < 256 => out.push(UNKNOWN),
                 None => out.extend_from_slice(format!("&#{};", u32::from(character)).as_bytes()),
             }
         }
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(recode(forth, b"a\xc0\xa4\xff"), "aю€?");
         assert_eq!(
             recode(back, "aю€é日".as_bytes()).as_bytes(),
-            "a\u{fffd}\u{fffd}?&#26085;".as_bytes()
+            "a\u{fffd}\u{fffd}&#233;&#26085;".as_bytes()
         );
         let (_, back) = utf8(&codes).unwrap();
         assert_eq!(recode(back, b"x\xffy\xd1"), "x?y?");

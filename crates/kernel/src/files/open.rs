@@ -32,6 +32,18 @@ pub enum Kind {
     Other,
 }
 
+impl Kind {
+    pub fn of(metadata: &Metadata) -> Self {
+        if metadata.is_file() {
+            Self::File
+        } else if metadata.is_dir() {
+            Self::Folder
+        } else {
+            Self::Other
+        }
+    }
+}
+
 /// What a path names, as far as it shows that a file is still the same.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Identity {
@@ -134,14 +146,7 @@ pub fn seen(path: &[u8]) -> Option<Seen> {
 
 fn seen_now(path: &[u8]) -> Option<Seen> {
     let metadata = metadata(path).ok()?;
-    let kind = if metadata.is_file() {
-        Kind::File
-    } else if metadata.is_dir() {
-        Kind::Folder
-    } else {
-        Kind::Other
-    };
-    Some(Seen { kind, identity: Identity::of(&metadata) })
+    Some(Seen { kind: Kind::of(&metadata), identity: Identity::of(&metadata) })
 }
 
 /// Whether any user may execute it.

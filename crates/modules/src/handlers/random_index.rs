@@ -13,7 +13,7 @@ use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
-use yorozu_kernel::files::{open, path};
+use yorozu_kernel::files::path;
 
 /// The module.
 pub const MODULE: Module =
@@ -29,7 +29,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     let path = path::request_filename(exchange);
     let entries = match std::fs::read_dir(Path::new(OsStr::from_bytes(&path))) {
         Ok(entries) => entries,
-        Err(problem) => return Some(Outcome::Status(open::status_of(&problem))),
+        Err(problem) => return Some(super::autoindex::not_listed(exchange, &path, &problem)),
     };
     let is_shown = |name: &[u8]| !name.starts_with(b".");
     let files = entries.flatten().filter(|entry| {

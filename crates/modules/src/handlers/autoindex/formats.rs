@@ -5,6 +5,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::io::Write as _;
 use yorozu_http::uri::{Escape, escape_into};
 use yorozu_kernel::base::zone;
+use yorozu_kernel::files::open::Kind;
 
 /// A page as nginx writes it.
 pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
@@ -19,7 +20,7 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
     for item in items {
         page.extend_from_slice(b"<a href=\"");
         escape_into(&mut page, &item.name, Escape::Component);
-        let slash: &[u8] = if item.is_folder { b"/" } else { b"" };
+        let slash: &[u8] = if item.is_folder() { b"/" } else { b"" };
         page.extend_from_slice(slash);
         page.extend_from_slice(b"\">");
         let width = ends(&item.name).count();
@@ -36,7 +37,7 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
             page.extend_from_slice(b"</a>");
             page.extend_from_slice(" ".repeat(rest - slash.len()).as_bytes());
         }
-        let size = if item.is_folder {
+        let size = if item.is_folder() {
             "-".to_owned()
         } else {
             size(item.bytes, settings.autoindex_exact_size)
@@ -97,14 +98,14 @@ fn escape_html(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `<list>` of `<directory>` and `<file>`.
+/// `<list>` of `<directory>`, `<file>` and `<other>`.
 pub(super) fn xml(items: &[Item]) -> Vec<u8> {
     let mut out = b"<?xml version=\"1.0\"?>\r\n<list>\r\n".to_vec();
     for item in items {
-        let kind = if item.is_folder { "directory" } else { "file" };
+        let kind = item.type_name();
         let time = timestamp(item.modified).strftime("%Y-%m-%dT%H:%M:%SZ");
         let _ = write!(out, "<{kind} mtime=\"{time}\"");
-        if !item.is_folder {
+        if item.kind == Kind::File {
             let _ = write!(out, " size=\"{}\"", item.bytes);
         }
         out.push(b'>');
@@ -122,10 +123,10 @@ pub(super) fn json(items: &[Item]) -> Vec<u8> {
         out.extend_from_slice(if index > 0 { b",\r\n" } else { b"\r\n" });
         out.extend_from_slice(b"{ \"name\":\"");
         escape_json(&mut out, &item.name);
-        let kind = if item.is_folder { "directory" } else { "file" };
+        let kind = item.type_name();
         let time = yorozu_http::date::format(item.modified);
         let _ = write!(out, "\", \"type\":\"{kind}\", \"mtime\":\"{time}\"");
-        if !item.is_folder {
+        if item.kind == Kind::File {
             let _ = write!(out, ", \"size\":{}", item.bytes);
         }
         out.extend_from_slice(b" }");

@@ -8,10 +8,14 @@
 mod formats;
 
 use bytes::Bytes;
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::rc::Rc;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -21,7 +25,9 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::files::links::Links;
-use yorozu_kernel::files::{open, path};
+use yorozu_kernel::files::open::{self, Kind};
+use yorozu_kernel::files::path;
+use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
 pub const MODULE: Module =
@@ -32,7 +38,7 @@ word_enum! {
     Format {
         /// A page.
         Html = "html",
-        /// `<list>` with `<directory>` and `<file>`.
+        /// `<list>` with `<directory>`, `<file>` and `<other>`.
         Xml = "xml",
         /// A list of objects.
         Json = "json",
@@ -54,9 +60,24 @@ settings! {
 
 struct Item {
     name: Vec<u8>,
-    is_folder: bool,
+    kind: Kind,
     bytes: u64,
     modified: i64,
+}
+
+impl Item {
+    fn is_folder(&self) -> bool {
+        self.kind == Kind::Folder
+    }
+
+    /// Its type in XML and JSON.
+    fn type_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Folder => "directory",
+            Kind::File => "file",
+            Kind::Other => "other",
+        }
+    }
 }
 
 /// The listing of the folder, if listings are on.
@@ -69,7 +90,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     let path = path::request_filename(exchange);
     let items = match read(&path, Links::of(exchange, &path)) {
         Ok(items) => items,
-        Err(error) => return Some(Outcome::Status(open::status_of(&error))),
+        Err(problem) => return Some(not_listed(exchange, &path, &problem)),
     };
     let (content_type, page) = match settings.autoindex_format {
         Format::Html => ("text/html", formats::html(&exchange.uri, &items, settings)),
@@ -88,21 +109,72 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     Some(Outcome::Respond(Box::new(response)))
 }
 
-fn read(path: &[u8], links: Links) -> std::io::Result<Vec<Item>> {
+/// The answer where a folder cannot be read.
+pub(super) fn not_listed(exchange: &Exchange, path: &[u8], problem: &io::Error) -> Outcome {
+    let status = open::status_of(problem);
+    let level = if status == 500 { Level::Crit } else { Level::Error };
+    let path = error::verbatim(path.strip_suffix(b"/").unwrap_or(path));
+    let text = format!("opendir() \"{path}\" failed ({})", error::os_error(problem));
+    error::request(exchange, level, &text);
+    Outcome::Status(status)
+}
+
+fn read(path: &[u8], links: Links) -> io::Result<Vec<Item>> {
     // What was opened is listed, whatever the path leads to by now.
     let folder = links.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
     let mut items = Vec::new();
-    for entry in std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
+    for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
         let entry = entry?;
         let name = entry.file_name().as_bytes().to_vec();
-        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
         if name.starts_with(b".") {
             continue;
         }
+        let Ok(metadata) = described(&entry.path()) else { continue };
         let modified =
             metadata.modified().map(yorozu_kernel::base::turn::unix_seconds_of).unwrap_or(0);
-        items.push(Item { name, is_folder: metadata.is_dir(), bytes: metadata.len(), modified });
+        let kind = Kind::of(&metadata);
+        items.push(Item { name, kind, bytes: metadata.len(), modified });
     }
-    items.sort_by(|a, b| b.is_folder.cmp(&a.is_folder).then_with(|| a.name.cmp(&b.name)));
+    items.sort_by(|a, b| b.is_folder().cmp(&a.is_folder()).then_with(|| a.name.cmp(&b.name)));
     Ok(items)
+}
+
+/// What a name leads to; as nginx, a link that leads nowhere is listed itself.
+fn described(path: &Path) -> io::Result<Metadata> {
+    match fs::metadata(path) {
+        Err(problem) if leads_nowhere(&problem) => fs::symlink_metadata(path),
+        found => found,
+    }
+}
+
+fn leads_nowhere(problem: &io::Error) -> bool {
+    matches!(problem.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ELOOP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_that_lead_nowhere_are_listed_themselves() {
+        let folder = std::env::temp_dir().join(format!("yorozu-autoindex.{}", std::process::id()));
+        fs::create_dir_all(folder.join("folder")).unwrap();
+        fs::write(folder.join("file"), "text").unwrap();
+        for (target, name) in [("none", "gone"), ("loop", "loop"), ("file", "link")] {
+            symlink(target, folder.join(name)).unwrap();
+        }
+        let items = read(folder.as_os_str().as_bytes(), Links::FOLLOWED).unwrap();
+        let shown = |item: &Item| (item.name.escape_ascii().to_string(), item.type_name());
+        let shown: Vec<_> = items.iter().map(shown).collect();
+        let expected = [
+            ("folder", "directory"),
+            ("file", "file"),
+            ("gone", "other"),
+            ("link", "file"),
+            ("loop", "other"),
+        ];
+        assert_eq!(shown, expected.map(|(name, kind)| (name.to_owned(), kind)));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

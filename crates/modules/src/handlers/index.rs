@@ -1,5 +1,7 @@
 //! `index`: the file that stands for a folder.
 
+use nix::errno::Errno;
+use std::io;
 use std::rc::Rc;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::directive::*;
@@ -51,23 +53,33 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
             // The alias of a regex is the folder, whatever the path.
             path.extend_from_slice(&name);
         }
-        match path::kind(exchange, &path) {
-            // As nginx, whatever it is: no name at all is the folder again, without end.
-            Some(_) => return Some(Outcome::Internal { uri: uri.to_vec(), args: None }),
-            None if !has_looked => {
-                has_looked = true;
-                if let Some(outcome) = folder(exchange) {
-                    return Some(outcome);
-                }
-            }
-            None => {}
+        // As nginx, whatever it is: no name at all is the folder again, without end.
+        if path::kind(exchange, &path).is_some() {
+            return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
         }
+        if let Some(outcome) = not_there(exchange, &path, !has_looked) {
+            return Some(outcome);
+        }
+        has_looked = true;
     }
     None
 }
 
+/// What is answered in the place of a file that is not there, if others are not to be looked for: no file of the folder may
+/// be seen, or, where that is to be looked at, there is no folder.
+fn not_there(exchange: &mut Exchange, file: &[u8], looks: bool) -> Option<Outcome> {
+    let problem = open::metadata(file).err()?;
+    match problem.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG) => {
+            Some(refused(exchange, file, &problem))
+        }
+        _ if looks => folder(exchange, file),
+        _ => None,
+    }
+}
+
 /// What is answered if there is no such folder, or it is none.
-fn folder(exchange: &mut Exchange) -> Option<Outcome> {
+fn folder(exchange: &mut Exchange, file: &[u8]) -> Option<Outcome> {
     let path = path::request_filename(exchange);
     match open::metadata(&path) {
         Ok(found) if found.is_dir() => None,
@@ -76,19 +88,19 @@ fn folder(exchange: &mut Exchange) -> Option<Outcome> {
             error::request(exchange, Level::Alert, &format!("\"{shown}\" is not a directory"));
             Some(Outcome::Status(500))
         }
-        Err(problem) => {
-            let status = open::status_of(&problem);
-            if status != 404 {
-                return None;
-            }
-            let conf = Rc::clone(&exchange.conf);
-            if conf.location(exchange.location).http_core().log_not_found {
-                let shown = error::verbatim(&path);
-                let text =
-                    format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
-                error::request(exchange, Level::Error, &text);
-            }
-            Some(Outcome::Status(404))
-        }
+        Err(problem) if open::status_of(&problem) == 404 => Some(refused(exchange, file, &problem)),
+        Err(_) => None,
     }
+}
+
+/// The answer to a request for a folder of which a file, the first of those that may stand for it, tells what is wrong.
+fn refused(exchange: &Exchange, file: &[u8], problem: &io::Error) -> Outcome {
+    let status = open::status_of(problem);
+    let is_logged = exchange.conf.location(exchange.location).http_core().log_not_found;
+    if status != 404 || is_logged {
+        let (file, why) = (error::verbatim(file), error::os_error(problem));
+        let what = if status == 404 { "not found" } else { "forbidden" };
+        error::request(exchange, Level::Error, &format!("\"{file}\" is {what} ({why})"));
+    }
+    Outcome::Status(status)
 }

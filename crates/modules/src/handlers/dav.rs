@@ -120,7 +120,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         Ok(outcome) => outcome,
         Err(Refused(status, text)) => {
             if let Some(text) = text {
-                let level = if status >= 500 { Level::Crit } else { Level::Error };
+                let level = if matches!(status, 500 | 507) { Level::Crit } else { Level::Error };
                 error::request(exchange, level, &text);
             }
             Outcome::Status(status)
@@ -155,7 +155,11 @@ fn empty_201() -> Response {
 /// These have no content.
 fn refuse_content(exchange: &Exchange) -> Result<(), Refused> {
     let has_content = exchange.request.content_length.is_some_and(|length| length > 0);
-    if has_content || exchange.request.is_chunked { Err(415.into()) } else { Ok(()) }
+    if !has_content && !exchange.request.is_chunked {
+        return Ok(());
+    }
+    let method = error::verbatim(exchange.request.method_text());
+    Err(Refused(415, Some(format!("{method} with body is unsupported"))))
 }
 
 fn has_slash(uri: &[u8]) -> bool {
@@ -236,13 +240,25 @@ fn make_folder(exchange: &Exchange) -> Result<Outcome, Refused> {
     Ok(created(exchange))
 }
 
-/// `PurgeMode` (RFC 4918, section 10.2); `Err` for another value.
+/// `Depth` (RFC 4918, section 10.2); `Err` for another value.
 fn depth(exchange: &Exchange) -> Result<Option<&'static str>, Refused> {
     match exchange.request.field(b"depth") {
         None => Ok(None),
         Some(b"0") => Ok(Some("0")),
         Some(b"infinity") => Ok(Some("infinity")),
-        Some(_) => Err(Refused(400, Some("client sent invalid \"Depth\" header".to_owned()))),
+        Some(other) => {
+            let other = error::verbatim(other);
+            let text = format!("client sent invalid \"Depth\" header: \"{other}\"");
+            Err(Refused(400, Some(text)))
+        }
+    }
+}
+
+/// Of a whole folder.
+fn need_infinity(depth: Option<&str>) -> Result<(), Refused> {
+    match depth {
+        Some("0") => Err(Refused(400, Some("\"Depth\" header must be infinity".to_owned()))),
+        _ => Ok(()),
     }
 }
 
@@ -266,9 +282,7 @@ async fn delete(exchange: &Exchange) -> Result<Outcome, Refused> {
             let text = format!("DELETE \"{}\" failed: it is a folder", error::path_text(&path));
             return Err(Refused(409, Some(text)));
         }
-        if depth == Some("0") {
-            return Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned())));
-        }
+        need_infinity(depth)?;
     }
     let target = path.clone();
     let result = away(move || remove(&target)).await;
@@ -306,8 +320,10 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
         if ![host, authority].iter().any(|name| name.eq_ignore_ascii_case(&request.host))
             && !authority.eq_ignore_ascii_case(request.authority())
         {
-            let text = "\"Destination\" URI is handled by different repository than the source URI";
-            return Err(bad(text));
+            let text = error::verbatim(field);
+            return Err(bad(&format!(
+                "\"Destination\" URI \"{text}\" is handled by different repository than the source URI"
+            )));
         }
         &rest[slash..]
     };
@@ -319,30 +335,32 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     refuse_content(exchange)?;
     let target_uri = destination(exchange)?;
     if has_slash(&exchange.uri) != has_slash(&target_uri) {
-        let text =
-            "both URI and \"Destination\" URI should be either collections or non-collections";
-        return Err(Refused(409, Some(text.to_owned())));
+        let [from, to] = [&exchange.uri, &target_uri].map(|uri| error::verbatim(uri).into_owned());
+        let text = format!(
+            "both URI \"{from}\" and \"Destination\" URI \"{to}\" should be either collections or non-collections"
+        );
+        return Err(Refused(409, Some(text)));
     }
     let is_move = exchange.request.method_text() == b"MOVE";
-    match depth(exchange)? {
-        Some("0") if is_move => {
-            return Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned())));
-        }
-        _ => {}
+    let depth = depth(exchange)?;
+    if is_move {
+        need_infinity(depth)?;
     }
     let may_overwrite = match exchange.request.field(b"overwrite") {
         None | Some(b"T" | b"t") => true,
         Some(b"F" | b"f") => false,
-        Some(_) => {
-            return Err(Refused(400, Some("client sent invalid \"Overwrite\" header".to_owned())));
+        Some(other) => {
+            let other = error::verbatim(other);
+            let text = format!("client sent invalid \"Overwrite\" header: \"{other}\"");
+            return Err(Refused(400, Some(text)));
         }
     };
     let (from, to) = (path_of(exchange, &exchange.uri), path_of(exchange, &target_uri));
     let found =
         fs::symlink_metadata(&from).map_err(|problem| failed("lstat()", &from, &problem, 404))?;
     if found.is_dir() != has_slash(&exchange.uri) {
-        let text = format!("\"{}\" is collection", error::path_text(&from));
-        return Err(Refused(409, Some(text)));
+        let text = format!("\"{}\" is collection", error::verbatim(&exchange.uri));
+        return Err(Refused(400, Some(text)));
     }
     let inside =
         |folder: &Path, path: &Path| path.components().count() > 0 && path.starts_with(folder);

@@ -198,8 +198,9 @@ fn known(exchange: &Exchange) -> UidCookie {
                     conf.userid_mark.0.is_none_or(|wanted| mark == Some(&[wanted, b'=']));
             }
             None => {
-                let value = error::verbatim(value);
-                let text = format!("client sent invalid userid cookie \"{value}\"");
+                let what = if value.len() < VALUE_BYTES { "too short" } else { "invalid" };
+                let (name, value) = (error::verbatim(name), error::verbatim(value));
+                let text = format!("client sent {what} userid cookie \"{name}={value}\"");
                 error::request(exchange, Level::Error, &text);
             }
         }
@@ -257,10 +258,8 @@ fn fresh(exchange: &Exchange) -> Uid {
     let service = conf.userid_service.0.unwrap_or(if is_v1 { 0 } else { address });
     let now = SystemTime::now();
     let micros = now.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_micros();
-    let sequence = match is_v1 {
-        true => SEQUENCE_V1.fetch_add(1, Ordering::Relaxed),
-        false => SEQUENCE_V2.fetch_add(0x100, Ordering::Relaxed),
-    };
+    let sequence = if is_v1 { &SEQUENCE_V1 } else { &SEQUENCE_V2 };
+    let sequence = sequence.fetch_add(0x100, Ordering::Relaxed);
     let start = (micros / 20) << 16 | (std::process::id() & 0xffff);
     // The time wraps in 2106, as nginx's.
     let time = u32::try_from(unix_seconds_of(now) & 0xffff_ffff).unwrap_or_default();

@@ -155,8 +155,14 @@ pub fn ancient(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 
 /// `$msie`: 1 for any Microsoft Internet Explorer.
 pub fn msie(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
-    let is_it = agent(exchange).is_some_and(|agent| memmem::find(agent, b"MSIE ").is_some());
-    put(is_it, b"1", out)
+    put(agent(exchange).is_some_and(is_msie), b"1", out)
+}
+
+/// As nginx: with a version behind it, and not Opera, which called itself so, too.
+fn is_msie(agent: &[u8]) -> bool {
+    let at = memmem::find(agent, b"MSIE ");
+    at.is_some_and(|at| agent.len() - at >= b"MSIE 5.0".len())
+        && memmem::find(agent, b"Opera").is_none()
 }
 
 fn put(is_it: bool, value: &[u8], out: &mut Vec<u8>) -> bool {

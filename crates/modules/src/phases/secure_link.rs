@@ -91,7 +91,8 @@ pub fn expires(exchange: &mut Exchange) -> Option<Bytes> {
 }
 
 fn seconds(digits: &[u8]) -> Option<i64> {
-    std::str::from_utf8(digits).ok()?.parse().ok().filter(|seconds| *seconds > 0)
+    let seconds = yorozu_conf::value::number(digits)?;
+    i64::try_from(seconds).ok().filter(|seconds| *seconds > 0)
 }
 
 /// `/prefix/checksum/link`, the checksum being of the link and the secret.

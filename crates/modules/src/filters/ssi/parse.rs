@@ -206,7 +206,7 @@ pub(super) fn condition(expr: &[u8]) -> Result<Condition<'_>, &'static str> {
     match right.strip_prefix(b"/") {
         Some(regex) => match regex.strip_suffix(b"/") {
             Some(regex) => Ok(Condition::Match(left, regex, is_equal)),
-            None => Err("invalid regular expression"),
+            None => Err("invalid expression"),
         },
         None => {
             let right = if right.starts_with(b"\\/") { &right[1..] } else { right };

@@ -400,8 +400,11 @@ impl Page {
     fn target(&mut self, command: &Command) -> Result<(Vec<u8>, Vec<u8>), Failure> {
         let text = match (command.get("virtual"), command.get("file")) {
             (Some(text), None) | (None, Some(text)) => text,
-            (Some(_), Some(_)) => {
-                return Err(failure("inclusion may be either virtual=\"...\" or file=\"...\""));
+            (Some(path), Some(file)) => {
+                let [path, file] = [path, file].map(error::verbatim);
+                return Err(failure(format!(
+                    "inclusion may be either virtual=\"{path}\" or file=\"{file}\""
+                )));
             }
             (None, None) => return Err(failure("no parameter in \"include\" SSI command")),
         };
@@ -523,7 +526,12 @@ impl Page {
                     out.push(b'$');
                     continue;
                 }
-                if end == 0 || (is_braced && inner.get(end) != Some(&b'}')) {
+                if is_braced && end > 0 && inner.get(end) != Some(&b'}') {
+                    let name = error::verbatim(&inner[..end]);
+                    let text = format!("the closing bracket in \"{name}\" variable is missing");
+                    return Err(failure(text));
+                }
+                if end == 0 {
                     let text = error::verbatim(text);
                     return Err(failure(format!("invalid variable name in \"{text}\"")));
                 }

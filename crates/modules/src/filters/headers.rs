@@ -320,17 +320,53 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
             timed(now, if until <= now { until + 86_400 } else { until })
         }
     };
-    response.remove(b"expires");
-    response.remove(b"cache-control");
     // The time that is given counts from now.
     response.age = None;
-    response.add(Bytes::from_static(b"Expires"), date::format(until));
-    response.add(Bytes::from_static(b"Cache-Control"), control);
+    say(response, "Expires", date::format(until));
+    say(response, "Cache-Control", control);
+}
+
+/// As nginx: the only line of that name, in the place of the first that the answer has.
+fn say(response: &mut Response, name: &'static str, value: String) {
+    let place = response.field(name.as_bytes()).is_some().then(|| {
+        response.own_fields();
+        response.fields.iter().position(|(found, _)| found.eq_ignore_ascii_case(name.as_bytes()))
+    });
+    match place.flatten() {
+        Some(place) => {
+            response.remove(name.as_bytes());
+            response.fields.insert(place, (Bytes::from_static(name.as_bytes()), value.into()));
+        }
+        None => response.add(Bytes::from_static(name.as_bytes()), value),
+    }
 }
 
 fn timed(now: i64, until: i64) -> (i64, String) {
     match until - now {
         age if age < 0 => (until, "no-cache".to_owned()),
         age => (until, format!("max-age={age}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_said_where_the_answer_says_it() {
+        let mut response = Response::new(200);
+        for name in ["A", "cache-control", "B", "Cache-Control", "C"] {
+            response.add(name, "old");
+        }
+        say(&mut response, "Expires", "now".to_owned());
+        say(&mut response, "Cache-Control", "max-age=1".to_owned());
+        let said = |(name, value): &(Bytes, Bytes)| {
+            format!("{}: {}", name.escape_ascii(), value.escape_ascii())
+        };
+        let lines: Vec<_> = response.fields.iter().map(said).collect();
+        assert_eq!(
+            lines,
+            ["A: old", "Cache-Control: max-age=1", "B: old", "C: old", "Expires: now"]
+        );
     }
 }

@@ -218,7 +218,11 @@ fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
     };
     let rate = match exchange.limit_rate {
         Some(rate) => rate,
-        None => size(&core.limit_rate.0, exchange),
+        None => {
+            let rate = size(&core.limit_rate.0, exchange);
+            // As nginx: `$limit_rate` says it from now on.
+            *exchange.limit_rate.insert(rate)
+        }
     };
     (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
 }

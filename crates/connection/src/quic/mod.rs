@@ -50,6 +50,6 @@ const VARIABLES: &[Row] = &[(
             _ => b"",
         };
         out.extend_from_slice(name);
-        !name.is_empty()
+        true
     }),
 )];

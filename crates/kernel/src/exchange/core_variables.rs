@@ -42,8 +42,13 @@ pub const VARIABLES: &[Row] = &[
     (
         "http2",
         Variable::Builtin(|ex, out| {
-            let is_h2 = ex.request.version == Version::V20;
-            is_h2 && put(out, if ex.client.is_tls() { b"h2" } else { b"h2c" })
+            let name: &[u8] = match ex.request.version {
+                Version::V20 if ex.client.is_tls() => b"h2",
+                Version::V20 => b"h2c",
+                // As nginx: there, and empty.
+                _ => b"",
+            };
+            put(out, name)
         }),
     ),
     (

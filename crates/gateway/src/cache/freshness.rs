@@ -87,9 +87,12 @@ fn unbounded(
 
 /// `Some(None)`: not to be stored; `None`: malformed, as if absent.
 fn accel_expires(value: &[u8], now: i64) -> Option<Option<i64>> {
-    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
+    let number = |digits: &[u8]| i64::try_from(yorozu_conf::value::number(digits)?).ok();
     match value.strip_prefix(b"@") {
-        Some(absolute) => number(absolute).map(|at| Some(at.saturating_mul(1000))),
+        // As nginx, which has 0 for nothing said.
+        Some(absolute) => {
+            number(absolute).filter(|at| *at > 0).map(|at| Some(at.saturating_mul(1000)))
+        }
         None => number(value).map(|seconds| (seconds > 0).then(|| later(now, Some(seconds)))),
     }
 }

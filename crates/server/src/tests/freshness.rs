@@ -51,6 +51,11 @@ fn the_lifetime_comes_from_the_strongest_authority() {
         (200, &[("X-Accel-Expires", "0")], None),
         (200, &[("X-Accel-Expires", "@1500")], Some(1500)),
         (200, &[("X-Accel-Expires", "@900")], Some(900)),
+        // No numbers to nginx, and so nothing that was said.
+        (200, &[("X-Accel-Expires", "@0")], Some(4600)),
+        (200, &[("X-Accel-Expires", "@-9"), ("Cache-Control", "max-age=5")], Some(1005)),
+        (200, &[("X-Accel-Expires", "-9")], Some(4600)),
+        (200, &[("X-Accel-Expires", "+9"), ("Cache-Control", "no-cache")], None),
         (200, &[("X-Accel-Expires-Max", "9")], Some(1009)),
         (200, &[("X-Accel-Expires-Max", "90000000")], Some(4600)),
         (200, &[("X-Accel-Expires-Max", "0")], None),

@@ -105,7 +105,10 @@ impl Adds for CacheValid {
 /// Statuses that say something about one request, not about its URL: `*_cache_valid any` does not mean
 /// them, or one client's broken request would make the answer for all.
 fn is_of_request(status: u16) -> bool {
-    matches!(status, 400 | 401 | 407 | 408 | 411..=417 | 421 | 426 | 428 | 429 | 431 | 494..=499 | 511)
+    matches!(
+        status,
+        400 | 401 | 406..=408 | 411..=417 | 421 | 422 | 425 | 426 | 428 | 429 | 431 | 494..=499 | 511
+    )
 }
 
 word_enum! {

@@ -70,7 +70,12 @@ fn the_lifetime_comes_from_the_strongest_authority() {
     for (status, fields, expected) in table {
         assert_eq!(until(VALID, *status, fields), *expected, "{status} {fields:?}");
     }
-    // About one request, whatever they say; unless the operator names them.
+    // About one request, if they do not say how long they are valid.
+    for status in [400, 401, 406, 407, 408, 413, 421, 422, 425, 426, 499] {
+        assert_eq!(until(VALID, status, &[]), None, "{status}");
+        assert_eq!(until(VALID, status, &[("Cache-Control", "max-age=9")]), Some(1009));
+    }
+    // Whatever they say; unless the operator names them.
     for status in [428, 429, 431, 511] {
         assert_eq!(until(VALID, status, &[("Cache-Control", "public, max-age=9")]), None);
         assert_eq!(until(VALID, status, &[("Expires", "Thu, 01 Jan 1970 00:20:00 GMT")]), None);

@@ -16,6 +16,7 @@
 //! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
 
 pub mod alias;
+mod ambiguous;
 pub mod answer;
 pub mod collector;
 pub mod counters;

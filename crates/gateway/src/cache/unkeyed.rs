@@ -1,14 +1,15 @@
 //! Poisoning: what a request says beside its key must not decide what others get.
 //!
 //! A request may name another host, port, scheme, URL, method or user than its own, in fields that applications believe
-//! ([`suspects`](super::suspects)). It is harmless as long as the upstream does not see it, the key holds it, or the answer varies by it. Which
-//! of these is so is not read off the configuration: the request is tried once more without the field, and its key
+//! ([`suspects`](super::suspects)), or be written so that they read another one in it ([`ambiguous`]). It is harmless as long as the upstream does not see it, the key holds it, or the answer varies by it. Which
+//! of these is so is not read off the configuration: the request is tried once more without that, and its key
 //! and the request to the upstream are compared.
 
+use super::ambiguous::{Ambiguous, Said};
 use super::directives::IgnoreHeaders;
 use super::settings::Conf;
 use super::suspects::Own;
-use super::{key, sent};
+use super::{ambiguous, key, sent};
 use crate::protocol;
 use crate::protocol::codec::Head;
 use crate::protocol::target::Target;
@@ -16,7 +17,9 @@ use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_http::field;
 use yorozu_http::uri::split_authority;
-use yorozu_kernel::config::servers::ServerName;
+use yorozu_kernel::config::servers::{LocationId, ServerName};
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::Templates;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::outcome::Progress;
@@ -39,6 +42,10 @@ pub enum Suspect {
     Authority,
     /// Its host, which is none of its server's names; with the one it would have else.
     Host(Bytes),
+    /// Its path, which is not written as others write it; with the target that they send.
+    Target(Bytes),
+    /// Arguments or cookies that an application may read in another way than this server.
+    Ambiguous(Box<Ambiguous>),
 }
 
 /// A host that no server is asked for (RFC 6761, section 6.4).
@@ -83,7 +90,8 @@ impl Suspect {
         match self {
             Self::Field(name) => Some(name),
             Self::Authority | Self::Host(_) => Some(b"host"),
-            Self::Disguised(_) => None,
+            Self::Ambiguous(found) if matches!(found.without, Said::Cookies(_)) => Some(b"cookie"),
+            Self::Disguised(_) | Self::Target(_) | Self::Ambiguous(_) => None,
         }
     }
 }
@@ -96,22 +104,57 @@ pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Unkeyed> {
 
 /// The suspects that the upstream may see and the key may not hold.
 fn seen(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
-    let suspects = suspects(exchange);
+    let mut suspects = suspects(exchange);
+    let are_too_many = suspects.len() > SUSPECTS_MAX;
+    add_misread(exchange, conf, &mut suspects);
     // Without a host the upstream may make another site's page, and $host is the first name of the server.
     let has_host = !exchange.request.host.is_empty();
-    if suspects.is_empty() || suspects.len() > SUSPECTS_MAX || !has_host {
+    if suspects.is_empty() || are_too_many || !has_host {
         return suspects;
     }
-    let Some(whole) = Tried::new(exchange, conf, |_| ()) else { return suspects };
-    if whole.key != key::primary(exchange, conf) || whole.location != exchange.location {
-        // A subrequest, say: what it depends on cannot be tried.
+    let whole = Tried::new(exchange, conf, |_| ());
+    let own_key = key::primary(exchange, conf);
+    let is_it = |whole: &Tried| whole.key == own_key && whole.location == exchange.location;
+    let Some(whole) = whole.filter(is_it) else {
+        // A subrequest, say: what it depends on cannot be tried. Most pages do not depend on how cookies are read.
+        suspects.retain(|suspect| !matches!(suspect, Suspect::Ambiguous(_)));
         return suspects;
-    }
+    };
     let matters = |suspect: &Suspect| {
         let without = Tried::new(exchange, conf, |request| take_away(request, suspect));
         without.is_none_or(|without| without.key == whole.key && without != whole)
+            && match suspect {
+                Suspect::Ambiguous(found) => decides(exchange, conf, found),
+                _ => true,
+            }
     };
     suspects.into_iter().filter(matters).collect()
+}
+
+/// Adds what an application may read in another way than this server, where anything here depends on how it is read.
+fn add_misread(exchange: &Exchange, conf: &Conf, suspects: &mut Vec<Suspect>) {
+    let request = &exchange.request;
+    // Such a key holds the target as it was sent, or nothing of it; the default one holds what the upstream gets.
+    let is_of_url = conf.cache_key.as_ref().is_none_or(Template::is_of_url);
+    let found = match is_of_url {
+        true if conf.cache_bypass.0.is_empty() && conf.no_cache.0.is_empty() => [None, None],
+        true => [None, ambiguous::cookies(request)],
+        false => {
+            suspects.extend(ambiguous::respelled(request).into_iter().map(Suspect::Target));
+            [ambiguous::arguments(request), ambiguous::cookies(request)]
+        }
+    };
+    suspects.extend(found.into_iter().flatten().map(Box::new).map(Suspect::Ambiguous));
+}
+
+/// Whether it decides, read in another way, which page the request is for, or whether it is one for all.
+fn decides(exchange: &Exchange, conf: &Conf, found: &Ambiguous) -> bool {
+    let Some(firsts) = &found.firsts else { return true };
+    let own = Reading::new(exchange, conf, |_| ());
+    let differs = |first: &Said| {
+        own.is_none() || Reading::new(exchange, conf, |request| first.put(request)) != own
+    };
+    firsts.iter().any(differs)
 }
 
 /// Takes away what makes the request suspect.
@@ -120,6 +163,8 @@ pub fn take_away(request: &mut Request, suspect: &Suspect) {
         Suspect::Field(name) | Suspect::Disguised(name) => {
             request.retain_fields(|found| !field::is_alike(found, name));
         }
+        Suspect::Target(target) => request.set_target(target),
+        Suspect::Ambiguous(found) => found.without.put(request),
         Suspect::Authority => request.normalize_authority(),
         Suspect::Host(name) => {
             request.host = name.clone();
@@ -128,10 +173,35 @@ pub fn take_away(request: &mut Request, suspect: &Suspect) {
     }
 }
 
+/// What arguments and cookies decide here: which page a request is for, and whether it is one for all.
+#[derive(Eq, PartialEq)]
+struct Reading {
+    location: LocationId,
+    key: yorozu_cache::Key,
+    is_bypassed: bool,
+    is_forbidden: bool,
+}
+
+impl Reading {
+    /// Of the client's request after a `change`; `None` if it does not come to a gateway.
+    fn new(exchange: &Exchange, conf: &Conf, change: impl FnOnce(&mut Request)) -> Option<Self> {
+        let mut asked = tried(exchange, &exchange.client, change)?;
+        let is_true = |asked: &mut Exchange, values: &Templates| {
+            values.0.iter().any(|value| value.is_true(asked))
+        };
+        Some(Self {
+            location: asked.location,
+            key: key::primary(&mut asked, conf),
+            is_bypassed: is_true(&mut asked, &conf.cache_bypass),
+            is_forbidden: is_true(&mut asked, &conf.no_cache),
+        })
+    }
+}
+
 /// What a request came to: where, under which key, and what its upstream would be sent.
 #[derive(Eq, PartialEq)]
 struct Tried {
-    location: yorozu_kernel::config::servers::LocationId,
+    location: LocationId,
     key: yorozu_cache::Key,
     sent: Bytes,
     /// Where it goes, and how its answer is rewritten.

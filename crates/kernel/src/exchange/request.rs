@@ -307,7 +307,12 @@ impl Request {
         self.fields.push(Field { name, value, is_invalid: false });
     }
 
-    /// Puts text behind the head, for fields that the client did not send.
+    /// Has it ask for another target than the client did.
+    pub fn set_target(&mut self, target: &[u8]) {
+        self.target_span = self.append_to_head(target);
+    }
+
+    /// Puts text behind the head, for what the client did not send.
     fn append_to_head(&mut self, text: &[u8]) -> Span {
         let at = |head: &Bytes| u32::try_from(head.len()).unwrap_or(u32::MAX);
         let start = at(&self.head);

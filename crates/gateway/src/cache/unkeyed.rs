@@ -230,10 +230,11 @@ impl Tried {
     }
 }
 
-/// Whether the page depends on what was said of the client when it was let in (`auth_request_set`), and its key does not:
-/// what the upstream makes of that is for this client. A client of whom nothing was said would be sent something else.
+/// Whether the page depends on what was said of the client when it was let in (`auth_request_set`), or on what its certificate
+/// says, and its key does not: what the upstream makes of that is for this client. A client of whom nothing was said would be
+/// sent something else.
 pub fn is_of_client(exchange: &Exchange, conf: &Conf) -> bool {
-    if exchange.said_of_client.is_empty() {
+    if exchange.said_of_client.is_empty() && !exchange.client.has_certificate() {
         return false;
     }
     let come_to = |forgets: bool| {
@@ -244,6 +245,7 @@ pub fn is_of_client(exchange: &Exchange, conf: &Conf) -> bool {
             asked.role = Role::Question { supposes_scripts: false };
             if forgets {
                 asked.forget_client();
+                asked.client = Rc::new(asked.client.as_anybody());
             }
             let location = asked.location;
             let config = Rc::clone(&asked.conf);

@@ -14,6 +14,9 @@ use yorozu_wire::proxy_protocol::ProxyHeader;
 pub trait TlsSession: Any + Debug {
     /// The name the client asked for, lower-cased.
     fn server_name(&self) -> Option<&Bytes>;
+
+    /// Whether the client showed a certificate.
+    fn has_certificate(&self) -> bool;
 }
 
 /// The client, as far as known.
@@ -59,6 +62,8 @@ pub struct Client {
     pub proxied: OnceCell<Box<ProxyHeader>>,
     /// A request that is only asked about: it counts as one over TLS.
     pub is_tls_assumed: bool,
+    /// A request that is only asked about: its client is anybody whom the server would let in.
+    pub is_anybody: bool,
     /// The name a client asks for in a handshake under way.
     pub asked_name: OnceCell<Box<Bytes>>,
 }
@@ -82,6 +87,7 @@ impl Client {
             listen: Cell::new(0),
             tls: OnceCell::new(),
             is_tls_assumed: false,
+            is_anybody: false,
             asked_name: OnceCell::new(),
             proxied: OnceCell::new(),
         }
@@ -97,6 +103,31 @@ impl Client {
             requests: self.requests.clone(),
             listen: self.listen.clone(),
             is_tls_assumed: is_tls,
+            ..Self::new(
+                self.number,
+                self.address.clone(),
+                Rc::clone(&self.remote),
+                self.local,
+                self.since,
+            )
+        }
+    }
+
+    /// Whether the client showed a certificate.
+    pub fn has_certificate(&self) -> bool {
+        self.tls.get().is_some_and(|session| session.has_certificate())
+    }
+
+    /// The same client, without anything that its certificate says.
+    pub fn as_anybody(&self) -> Self {
+        Self {
+            requests: self.requests.clone(),
+            listen: self.listen.clone(),
+            tls: self.tls.clone(),
+            proxied: self.proxied.clone(),
+            asked_name: self.asked_name.clone(),
+            is_tls_assumed: self.is_tls_assumed,
+            is_anybody: true,
             ..Self::new(
                 self.number,
                 self.address.clone(),

@@ -62,7 +62,7 @@ pub struct Client {
     pub proxied: OnceCell<Box<ProxyHeader>>,
     /// A request that is only asked about: it counts as one over TLS.
     pub is_tls_assumed: bool,
-    /// A request that is only asked about: its client is anybody whom the server would let in.
+    /// A request that is only asked about: the server would let its client in.
     pub is_anybody: bool,
     /// The name a client asks for in a handshake under way.
     pub asked_name: OnceCell<Box<Bytes>>,

@@ -448,7 +448,7 @@ mod tests {
         };
         let asked = async {
             connected.notified().await;
-            // Behind the question that nobody waits for.
+            // Behind the question whose answer is not waited for.
             let answer = ask();
             let (mut stream, _) = listener.accept().await.unwrap();
             assert!(stream.read(&mut [0; 64]).await.unwrap() > 0);

@@ -114,7 +114,7 @@ impl<'a> Line<'a> {
         // As nginx: what is visible; the rest of the server reads more closely.
         let is_visible = |text: &[u8]| text.iter().all(|byte| *byte > b' ' && *byte != 127);
         let is_scheme = |text: &[u8]| {
-            !text.is_empty()
+            text.first().is_some_and(u8::is_ascii_alphabetic)
                 && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
         };
         match self.method {
@@ -176,7 +176,8 @@ pub(super) fn read(list: &FieldList, version: Version, bounds: &Bounds) -> Read 
     let (line, problem) = Line::of(list);
     let problem = problem.or(line.judge().err());
     let mut text = Text(Vec::with_capacity(list.text.len() + 64 + 4 * list.ends.len()));
-    let is_plain = |text: &&[u8]| text.iter().all(|byte| *byte > b' ' && *byte != 127);
+    let is_plain =
+        |text: &&[u8]| !text.is_empty() && text.iter().all(|byte| *byte > b' ' && *byte != 127);
     let method = text.put(line.method.filter(is_plain).unwrap_or(b"-"));
     text.0.push(b' ');
     let path_and_query = text.put(line.path.filter(is_plain).unwrap_or(b"*"));
@@ -329,5 +330,37 @@ fn is_of_connection(name: &[u8]) -> bool {
         16 => is(b"proxy-connection"),
         17 => is(b"transfer-encoding"),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Why a head of these pseudo-fields is refused.
+    fn refusal(method: &str, scheme: &str) -> Option<String> {
+        let bounds = Bounds { fields_max: 10, ..Bounds::NONE };
+        let mut list = FieldList::default();
+        let fields =
+            [(":method", method), (":scheme", scheme), (":path", "/"), (":authority", "a")];
+        for (name, value) in fields {
+            list.put(name.as_bytes(), value.as_bytes(), &bounds);
+        }
+        let read = read(&list, Version::V20, &bounds);
+        assert!(!read.request.method_span.is_empty(), "it has a line, whatever is wrong with it");
+        read.refusal.map(|(_, text)| text)
+    }
+
+    #[test]
+    fn methods_and_schemes_have_their_bytes() {
+        for scheme in ["http", "https", "H", "a+b-c.1"] {
+            assert_eq!(refusal("GET", scheme), None, "{scheme}");
+        }
+        for scheme in ["", "1http", "+", "h ttp", "h:", "h\u{e9}"] {
+            let text = refusal("GET", scheme);
+            assert_eq!(text.as_deref(), Some("client sent invalid :scheme header"), "{scheme}");
+        }
+        let text = refusal("", "http");
+        assert_eq!(text.as_deref(), Some("client sent empty :method header"));
     }
 }

@@ -100,11 +100,16 @@ pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
 }
 
 /// What was found at a path in a turn.
-#[derive(Default)]
 struct Place {
     turn: u64,
     path: Vec<u8>,
-    found: Option<Seen>,
+    found: Result<Seen, Errno>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { turn: 0, path: Vec::new(), found: Err(Errno::ENOENT) }
+    }
 }
 
 /// Places for what a turn learns about paths, a power of two; chosen: a turn looks at fewer. Each holds what fell on it last.
@@ -124,9 +129,17 @@ pub fn kind(path: &[u8]) -> Option<Kind> {
 
 /// As [`kind`], with more of it.
 pub fn seen(path: &[u8]) -> Option<Seen> {
+    look(path).ok()
+}
+
+/// As [`seen`].
+///
+/// # Errors
+/// As the system says.
+pub fn look(path: &[u8]) -> Result<Seen, Errno> {
     let turn = turn::number();
     if turn == turn::NONE || path.len() > PLACE_BYTES {
-        return seen_now(path);
+        return look_now(path);
     }
     SEEN.with_borrow_mut(|(state, places)| {
         if places.is_empty() {
@@ -135,7 +148,7 @@ pub fn seen(path: &[u8]) -> Option<Seen> {
         let place = usize::try_from(state.hash_one(path) % PLACES as u64).unwrap_or(0);
         let place = &mut places[place];
         if place.turn != turn || place.path != path {
-            place.found = seen_now(path);
+            place.found = look_now(path);
             place.turn = turn;
             place.path.clear();
             place.path.extend_from_slice(path);
@@ -144,9 +157,10 @@ pub fn seen(path: &[u8]) -> Option<Seen> {
     })
 }
 
-fn seen_now(path: &[u8]) -> Option<Seen> {
-    let metadata = metadata(path).ok()?;
-    Some(Seen { kind: Kind::of(&metadata), identity: Identity::of(&metadata) })
+fn look_now(path: &[u8]) -> Result<Seen, Errno> {
+    let errno = |problem: io::Error| problem.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw);
+    let metadata = metadata(path).map_err(errno)?;
+    Ok(Seen { kind: Kind::of(&metadata), identity: Identity::of(&metadata) })
 }
 
 /// Whether any user may execute it.

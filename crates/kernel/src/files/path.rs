@@ -8,6 +8,7 @@ use crate::exchange::outcome::Outcome;
 use crate::exchange::{Exchange, Role};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use nix::errno::Errno;
 use std::os::unix::ffi::OsStrExt as _;
 
 /// `$document_root`: the folder, with its variables.
@@ -94,12 +95,34 @@ pub fn append_file_in(root: &Root, exchange: &Exchange, uri: &[u8], out: &mut Ve
     out.extend_from_slice(rest);
 }
 
-/// As [`open::kind`], for what decides where a request goes.
+/// As [`open::kind`], for what decides where a request goes. As nginx, it is logged if the system does not let us see.
 #[inline]
 pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<Kind> {
+    look(exchange, path).map_err(|problem| not_seen(exchange, path, problem)).ok()
+}
+
+/// As [`kind`], and nothing is logged.
+///
+/// # Errors
+/// As the system says.
+#[inline]
+pub fn look(exchange: &Exchange, path: &[u8]) -> Result<Kind, Errno> {
     let supposed =
         || exchange.role == (Role::Question { supposes_scripts: true }) && path.ends_with(b".php");
-    open::kind(path).or_else(|| supposed().then_some(Kind::File))
+    match open::look(path) {
+        Ok(seen) => Ok(seen.kind),
+        Err(_) if supposed() => Ok(Kind::File),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn not_seen(exchange: &Exchange, path: &[u8], problem: Errno) {
+    use Errno::{EINVAL, ENAMETOOLONG, ENOENT, ENOTDIR};
+    if !matches!(problem, ENOENT | ENOTDIR | ENAMETOOLONG | EINVAL) {
+        let path = error::verbatim(path.strip_suffix(b"/").unwrap_or(path));
+        let text = format!("stat() \"{path}\" failed ({})", error::os_error(&problem.into()));
+        error::request(exchange, Level::Crit, &text);
+    }
 }
 
 /// The type for a path's extension.

@@ -26,6 +26,10 @@ impl Adds for Files {
         if args.words.iter().any(|word| word.is_empty()) {
             return Err(ValueError::new("index \"\" in \"index\" directive is invalid"));
         }
+        let before_last = args.words.iter().rev().skip(1);
+        for _ in before_last.filter(|word| word.starts_with(b"/")) {
+            args.env.warn_here("only the last index in \"index\" directive should be absolute");
+        }
         self.0.add(args)
     }
 }
@@ -53,12 +57,13 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
             // The alias of a regex is the folder, whatever the path.
             path.extend_from_slice(&name);
         }
-        // As nginx, whatever it is: no name at all is the folder again, without end.
-        if path::kind(exchange, &path).is_some() {
-            return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
-        }
-        if let Some(outcome) = not_there(exchange, &path, !has_looked) {
-            return Some(outcome);
+        let refusal = match path::look(exchange, &path) {
+            // As nginx, whatever it is: no name at all is the folder again, without end.
+            Ok(_) => return Some(Outcome::Internal { uri: uri.to_vec(), args: None }),
+            Err(problem) => not_there(exchange, &path, problem, !has_looked),
+        };
+        if refusal.is_some() {
+            return refusal;
         }
         has_looked = true;
     }
@@ -67,11 +72,10 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
 
 /// What is answered in the place of a file that is not there, if others are not to be looked for: no file of the folder may
 /// be seen, or, where that is to be looked at, there is no folder.
-fn not_there(exchange: &mut Exchange, file: &[u8], looks: bool) -> Option<Outcome> {
-    let problem = open::metadata(file).err()?;
-    match problem.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG) => {
-            Some(refused(exchange, file, &problem))
+fn not_there(exchange: &mut Exchange, file: &[u8], problem: Errno, looks: bool) -> Option<Outcome> {
+    match problem {
+        Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG => {
+            Some(refused(exchange, file, &problem.into()))
         }
         _ if looks => folder(exchange, file),
         _ => None,

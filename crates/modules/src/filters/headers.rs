@@ -72,7 +72,15 @@ impl Setting for Expires {
         if word.contains(&b'$') {
             return Ok(Self::Variable { text: Template::compile(word, args.env)?, is_modified });
         }
-        parse(word, is_modified).ok_or_else(|| args.invalid_value())
+        parse(word, is_modified).ok_or_else(|| match word {
+            [b'@', ..] if is_modified => ValueError::new(
+                "\"expires\" directive daily time cannot be used with \"modified\" parameter",
+            ),
+            [b'@', time @ ..] if value::time(time).is_some() => {
+                ValueError::new("\"expires\" directive daily time value must be less than 24 hours")
+            }
+            _ => args.invalid_value(),
+        })
     }
 }
 

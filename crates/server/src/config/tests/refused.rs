@@ -215,6 +215,15 @@ pub(super) const MORE: &[(&str, &str)] = &[
     ("error_log stderr info debug_http;", "invalid log level \"debug_http\" in conf:1"),
     ("error_log stderr info warn;", "duplicate log level \"warn\" in conf:1"),
     (
+        "http { expires @24h1s; }",
+        "\"expires\" directive daily time value must be less than 24 hours in conf:1",
+    ),
+    (
+        "http { expires modified @1h; }",
+        "\"expires\" directive daily time cannot be used with \"modified\" parameter in conf:1",
+    ),
+    ("http { expires @x; }", "\"expires\" directive invalid value in conf:1"),
+    (
         "events { debug_connection x.invalid; }",
         "host not found in debug_connection \"x.invalid\" in conf:1",
     ),

@@ -2,6 +2,8 @@
 
 use super::coder::Gunzip;
 use super::gzip;
+use bytes::Bytes;
+use std::io;
 use std::rc::Rc;
 use yorozu_http::conditional;
 use yorozu_http::negotiation::accepts;
@@ -11,7 +13,9 @@ use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::types::Buffers;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::handler::Filter;
+use yorozu_kernel::exchange::recode::Recode;
 use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::logging::error::{Context, Level};
 
 /// The module.
 pub const MODULE: Module =
@@ -26,6 +30,34 @@ settings! {
 
 /// Where it has something to do.
 pub const FILTER: Filter = Filter::when(|location| location.of::<Conf>().gunzip, filter);
+
+/// Gzip being undone; what breaks off then is explained in the error log.
+#[derive(Debug)]
+struct Undone {
+    gunzip: Gunzip,
+    log: Context,
+}
+
+impl Undone {
+    fn failed(&self, problem: io::Error) -> io::Error {
+        self.log.upstream(Level::Error, &format!("inflate() failed: {problem}"), None);
+        problem
+    }
+}
+
+impl Recode for Undone {
+    fn takes(&self) -> usize {
+        self.gunzip.takes()
+    }
+
+    fn write(&mut self, bytes: &[u8], is_flushed: bool) -> io::Result<Bytes> {
+        self.gunzip.write(bytes, is_flushed).map_err(|problem| self.failed(problem))
+    }
+
+    fn finish(&mut self) -> io::Result<Bytes> {
+        self.gunzip.finish().map_err(|problem| self.failed(problem))
+    }
+}
 
 /// Undoes gzip if the client does not take it.
 fn filter(exchange: &mut Exchange, response: &mut Response) {
@@ -44,7 +76,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     {
         return;
     }
-    response.change(Box::<Gunzip>::default());
+    response.change(Box::new(Undone { gunzip: Gunzip::default(), log: Context::of(exchange) }));
     response.remove(b"accept-ranges");
     response.remove(b"content-encoding");
     response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();

@@ -112,19 +112,22 @@ fn seen(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
     if suspects.is_empty() || are_too_many || !has_host {
         return suspects;
     }
-    let whole = Tried::new(exchange, conf, |_| ());
     let own_key = key::primary(exchange, conf);
+    let trial = Trial { exchange, conf, is_begun_anew: true };
     let is_it = |whole: &Tried| whole.key == own_key && whole.location == exchange.location;
-    let Some(whole) = whole.filter(is_it) else {
-        // A subrequest, say: what it depends on cannot be tried. Most pages do not depend on how cookies are read.
-        suspects.retain(|suspect| !matches!(suspect, Suspect::Ambiguous(_)));
-        return suspects;
-    };
+    let whole = trial.tried(|_| ()).filter(is_it);
+    // Of a subrequest, say: where it came from cannot be tried.
+    let trial = Trial { is_begun_anew: whole.is_some(), ..trial };
+    let Some(whole) = whole.or_else(|| trial.tried(|_| ())) else { return suspects };
     let matters = |suspect: &Suspect| {
-        let without = Tried::new(exchange, conf, |request| take_away(request, suspect));
+        let is_ambiguous = matches!(suspect, Suspect::Ambiguous(_));
+        if !trial.is_begun_anew && !is_ambiguous {
+            return true;
+        }
+        let without = trial.tried(|request| take_away(request, suspect));
         without.is_none_or(|without| without.key == whole.key && without != whole)
             && match suspect {
-                Suspect::Ambiguous(found) => decides(exchange, conf, found),
+                Suspect::Ambiguous(found) => trial.is_decided_by(found),
                 _ => true,
             }
     };
@@ -147,16 +150,6 @@ fn add_misread(exchange: &Exchange, conf: &Conf, suspects: &mut Vec<Suspect>) {
     suspects.extend(found.into_iter().flatten().map(Box::new).map(Suspect::Ambiguous));
 }
 
-/// Whether it decides, read in another way, which page the request is for, or whether it is one for all.
-fn decides(exchange: &Exchange, conf: &Conf, found: &Ambiguous) -> bool {
-    let Some(firsts) = &found.firsts else { return true };
-    let own = Reading::new(exchange, conf, |_| ());
-    let differs = |first: &Said| {
-        own.is_none() || Reading::new(exchange, conf, |request| first.put(request)) != own
-    };
-    firsts.iter().any(differs)
-}
-
 /// Takes away what makes the request suspect.
 pub fn take_away(request: &mut Request, suspect: &Suspect) {
     match suspect {
@@ -173,6 +166,48 @@ pub fn take_away(request: &mut Request, suspect: &Suspect) {
     }
 }
 
+/// The client's request, tried once more after changes.
+#[derive(Clone, Copy)]
+struct Trial<'e> {
+    exchange: &'e Exchange,
+    conf: &'e Conf,
+    /// Whether it takes its whole way again; else it is where the exchange is.
+    is_begun_anew: bool,
+}
+
+impl Trial<'_> {
+    /// What `look` makes of the request after a `change`; `None` if it does not come to a gateway.
+    fn with<T>(
+        &self,
+        change: impl FnOnce(&mut Request),
+        look: impl FnOnce(&mut Exchange) -> Option<T>,
+    ) -> Option<T> {
+        if self.is_begun_anew {
+            return look(&mut *tried(self.exchange, &self.exchange.client, change)?);
+        }
+        asked_here(self.exchange, |asked| {
+            change(&mut asked.request);
+            asked.forget_computed();
+            look(asked)
+        })
+    }
+
+    fn tried(&self, change: impl FnOnce(&mut Request)) -> Option<Tried> {
+        self.with(change, |asked| Tried::of(asked, self.conf))
+    }
+
+    /// Whether arguments or cookies, read in another way, decide which page the request is for, or whether it is one for all.
+    fn is_decided_by(&self, found: &Ambiguous) -> bool {
+        let Some(firsts) = &found.firsts else { return true };
+        let own = self.with(|_| (), |asked| Some(Reading::of(asked, self.conf)));
+        let is_read_otherwise = |first: &Said| {
+            let change = |request: &mut Request| first.put(request);
+            self.with(change, |asked| Some(Reading::of(asked, self.conf))) != own
+        };
+        own.is_none() || firsts.iter().any(is_read_otherwise)
+    }
+}
+
 /// What arguments and cookies decide here: which page a request is for, and whether it is one for all.
 #[derive(Eq, PartialEq)]
 struct Reading {
@@ -183,18 +218,16 @@ struct Reading {
 }
 
 impl Reading {
-    /// Of the client's request after a `change`; `None` if it does not come to a gateway.
-    fn new(exchange: &Exchange, conf: &Conf, change: impl FnOnce(&mut Request)) -> Option<Self> {
-        let mut asked = tried(exchange, &exchange.client, change)?;
+    fn of(asked: &mut Exchange, conf: &Conf) -> Self {
         let is_true = |asked: &mut Exchange, values: &Templates| {
             values.0.iter().any(|value| value.is_true(asked))
         };
-        Some(Self {
+        Self {
             location: asked.location,
-            key: key::primary(&mut asked, conf),
-            is_bypassed: is_true(&mut asked, &conf.cache_bypass),
-            is_forbidden: is_true(&mut asked, &conf.no_cache),
-        })
+            key: key::primary(asked, conf),
+            is_bypassed: is_true(asked, &conf.cache_bypass),
+            is_forbidden: is_true(asked, &conf.no_cache),
+        }
     }
 }
 
@@ -209,11 +242,6 @@ struct Tried {
 }
 
 impl Tried {
-    /// Tries the client's request after a `change`; `None` if it does not come to a gateway.
-    fn new(exchange: &Exchange, conf: &Conf, change: impl FnOnce(&mut Request)) -> Option<Self> {
-        Self::of(&mut *tried(exchange, &exchange.client, change)?, conf)
-    }
-
     /// What a request that has come to its gateway comes to there; `None` if it has none.
     fn of(asked: &mut Exchange, conf: &Conf) -> Option<Self> {
         let config = Rc::clone(&asked.conf);
@@ -238,24 +266,30 @@ pub fn is_of_client(exchange: &Exchange, conf: &Conf) -> bool {
         return false;
     }
     let come_to = |forgets: bool| {
-        exchange.peek(|asked| {
-            // What is drawn or counted per request is not a difference.
-            asked.request_id = (*exchange.id()).into();
-            asked.started = exchange.started;
-            asked.role = Role::Question { supposes_scripts: false };
+        asked_here(exchange, |asked| {
             if forgets {
                 asked.forget_client();
                 asked.client = Rc::new(asked.client.as_anybody());
             }
-            let location = asked.location;
             let config = Rc::clone(&asked.conf);
-            protocol::of(config.location(location))?.resolve(asked).ok()?;
+            protocol::of(config.location(asked.location))?.resolve(asked).ok()?;
             Tried::of(asked, conf)
         })
     };
     let (own, of_none) = (come_to(false), come_to(true));
     let Some((own, of_none)) = own.zip(of_none) else { return true };
     own.key == of_none.key && own != of_none
+}
+
+/// Looks at a shadow of the request where that is.
+fn asked_here<T>(exchange: &Exchange, look: impl FnOnce(&mut Exchange) -> T) -> T {
+    exchange.peek(|asked| {
+        // What is drawn or counted per request is not a difference.
+        asked.request_id = (*exchange.id()).into();
+        asked.started = exchange.started;
+        asked.role = Role::Question { supposes_scripts: false };
+        look(asked)
+    })
 }
 
 /// The request of `client` after a `change`, as far as it comes without waiting for anything; `None` if it does not come to

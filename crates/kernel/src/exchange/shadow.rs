@@ -43,14 +43,19 @@ impl Exchange {
 
     /// Forgets what was said of the client, and all that followed from it.
     pub fn forget_client(&mut self) {
+        self.forget_computed();
+        for variable in std::mem::take(&mut self.said_of_client) {
+            variable.assign(self, Bytes::new());
+        }
+    }
+
+    /// Forgets what variables came to that are computed of others (`map` and the like).
+    pub fn forget_computed(&mut self) {
         let conf = Rc::clone(&self.conf);
         for (slot, computed) in (0..).zip(&conf.computed) {
             if computed.is_some() {
                 self.variables.set(slot, None);
             }
-        }
-        for variable in std::mem::take(&mut self.said_of_client) {
-            variable.assign(self, Bytes::new());
         }
     }
 

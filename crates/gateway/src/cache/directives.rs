@@ -338,10 +338,11 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
                 value::switch(argument.as_bytes()).ok_or_else(|| broken("use_temp_path"))?;
             }
             "manager_files" | "loader_files" => {
-                let files = value::number(argument.as_bytes()).filter(|files| *files > 0);
+                let files = value::number(argument.as_bytes());
                 let files = files.and_then(|files| usize::try_from(files).ok());
                 let files = files.ok_or_else(|| broken(name))?;
-                pace(&mut disk, name).files = files;
+                // As nginx, which looks after each one whether that was the last.
+                pace(&mut disk, name).files = files.max(1);
             }
             "manager_sleep" | "loader_sleep" => {
                 pace(&mut disk, name).sleep = time(argument).ok_or_else(|| broken(name))?;

@@ -95,7 +95,7 @@ impl Conditions {
 }
 
 impl Conditions {
-    /// The words of a directive; some are of one kind of directive alone.
+    /// The words of a directive; as in nginx, also those that are of use to another one.
     fn words(directive: &str) -> Vec<(&'static str, Self)> {
         let mut known = vec![
             ("error", Self::ERROR),
@@ -108,12 +108,14 @@ impl Conditions {
             ("http_403", Self::HTTP_403),
             ("http_404", Self::HTTP_404),
             ("http_429", Self::HTTP_429),
+            ("non_idempotent", Self::NON_IDEMPOTENT),
             ("off", Self::OFF),
         ];
-        if directive.ends_with("use_stale") {
+        if !directive.starts_with("grpc_") {
             known.push(("updating", Self::UPDATING));
-        } else {
-            known.extend([("non_idempotent", Self::NON_IDEMPOTENT), ("denied", Self::DENIED)]);
+        }
+        if !directive.ends_with("use_stale") {
+            known.push(("denied", Self::DENIED));
         }
         known
     }

@@ -113,15 +113,15 @@ fn seen(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
         return suspects;
     }
     let own_key = key::primary(exchange, conf);
-    let trial = Trial { exchange, conf, is_begun_anew: true };
+    let trial = Trial { exchange, conf, is_from_start: true };
     let is_it = |whole: &Tried| whole.key == own_key && whole.location == exchange.location;
     let whole = trial.tried(|_| ()).filter(is_it);
     // Of a subrequest, say: where it came from cannot be tried.
-    let trial = Trial { is_begun_anew: whole.is_some(), ..trial };
+    let trial = Trial { is_from_start: whole.is_some(), ..trial };
     let Some(whole) = whole.or_else(|| trial.tried(|_| ())) else { return suspects };
     let matters = |suspect: &Suspect| {
         let is_ambiguous = matches!(suspect, Suspect::Ambiguous(_));
-        if !trial.is_begun_anew && !is_ambiguous {
+        if !trial.is_from_start && !is_ambiguous {
             return true;
         }
         let without = trial.tried(|request| take_away(request, suspect));
@@ -172,7 +172,7 @@ struct Trial<'e> {
     exchange: &'e Exchange,
     conf: &'e Conf,
     /// Whether it takes its whole way again; else it is where the exchange is.
-    is_begun_anew: bool,
+    is_from_start: bool,
 }
 
 impl Trial<'_> {
@@ -182,7 +182,7 @@ impl Trial<'_> {
         change: impl FnOnce(&mut Request),
         look: impl FnOnce(&mut Exchange) -> Option<T>,
     ) -> Option<T> {
-        if self.is_begun_anew {
+        if self.is_from_start {
             return look(&mut *tried(self.exchange, &self.exchange.client, change)?);
         }
         asked_here(self.exchange, |asked| {

@@ -534,6 +534,29 @@ def test_site_health_says_whether_the_page_cache_works(site):
     site.yorozu('purge', '--all')
 
 
+def test_purges_go_with_the_answer_where_there_is_no_address(site):
+    """Also with a long one, as the block editor gets. One that has begun takes none, and the log says so."""
+    ids = content(site)
+    config = site.folder / 'www/wp-config.php'
+    whole = config.read_text()
+    config.write_text(re.sub(r"define\( 'YOROZU_(URL|TOKEN)'.*", '', whole))
+    site.script('edit.php', """<?php require 'wp-load.php'; if (isset($_GET['early'])) { while (ob_get_level()) ob_end_flush(); echo ' '; flush(); }
+        wp_update_post(array('ID' => %d, 'post_content' => $_POST['text'])); echo defined('YOROZU_URL') ? 'yes' : 'no', str_repeat('x', 100000);""" % ids['two'])
+    edit = lambda text, query='': site.get('/edit.php' + query, 'POST', f'text={text}'.encode(), Content_Type='application/x-www-form-urlencoded').body
+    try:
+        until(lambda: edit('anything').startswith(b'no'), 'PHP to see the configuration')
+        for text in ('long', 'longer'):
+            warm(site, ['/post-two/', '/about/'])
+            edit(text)
+            until(lambda: f'<p>{text}</p>'.encode() in site.get('/post-two/').body, text)
+            equal(site.get('/about/').cache, 'HIT')
+        edit('late', '?early')
+        assert 'not purged: the answer had begun' in site.php("echo get_option('yorozu_log')[0]['result'];")
+    finally:
+        config.write_text(whole)
+        until(lambda: edit('anything').startswith(b'yes'), 'PHP to see the configuration')
+
+
 def test_no_path_spoils_the_purges_beside_it(site):
     """A path that begins with two slashes names a host, and the server refuses whatever is purged with another host's."""
     content(site)

@@ -28,6 +28,14 @@ final class Queue {
 		// For what others do at shutdown.
 		add_action( 'shutdown', array( self::class, 'flush' ), PHP_INT_MAX );
 		add_action( 'yorozu_retry', array( self::class, 'retry' ) );
+		if ( ! Client::is_configured() && Client::is_behind_server() && ! Page::is_asked_for() ) {
+			add_action( 'init', array( self::class, 'hold_back' ), PHP_INT_MIN );
+		}
+	}
+
+	/** Purges that go with the answer stand in its head, which the block editor's long answers would have sent before. */
+	public static function hold_back(): void {
+		ob_start( null, Page::HELD_BYTES_MAX );
 	}
 
 	/**
@@ -172,8 +180,10 @@ final class Queue {
 			} elseif ( Client::is_behind_server() && ! headers_sent() && self::is_of_this_host() ) {
 				self::by_answer( $batches );
 				$result = 'sent with the answer';
+			} elseif ( Client::is_behind_server() ) {
+				$result = 'not purged: the answer had begun, or is of another host; define YOROZU_URL and YOROZU_TOKEN in wp-config.php';
 			} else {
-				// No yorozu here, or no way to it: there is nothing to keep right.
+				// No yorozu here: there is nothing to keep right.
 				return null;
 			}
 		} catch ( \RuntimeException $problem ) {

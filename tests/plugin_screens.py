@@ -457,6 +457,18 @@ def test_a_server_that_is_away_does_no_harm(site):
     equal(site.php("echo (bool) wp_next_scheduled('yorozu_retry');"), '1')
     site.php("do_action('yorozu_retry');")
     until(lambda: b'was down' in site.get('/post-two/').body, 'the second try')
+    # One that was refused becomes one of all pages, once it is not refused any more.
+    warm(site, ['/post-two/'])
+    config.write_text(re.sub(r"'YOROZU_TOKEN', '[^']*'", "'YOROZU_TOKEN', 'another-token-of-sixteen-bytes'", whole))
+    try:
+        site.php(edit.replace('was away', 'refused'))
+        log = json.loads(site.php("do_action('yorozu_retry'); echo json_encode(get_option('yorozu_log')[0]);"))
+    finally:
+        config.write_text(whole)
+    assert 'the token is missing or wrong' in log['result'], log
+    site.php("do_action('yorozu_retry');")
+    assert b'refused' in site.get('/post-two/').body
+    equal(site.php("echo json_encode(get_option('yorozu_pending'));"), 'false')
 
 
 def test_an_import_is_one_purge(site):

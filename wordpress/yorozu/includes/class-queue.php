@@ -188,10 +188,9 @@ final class Queue {
 			}
 		} catch ( \RuntimeException $problem ) {
 			$result = $problem->getMessage();
-			// What is refused once is refused again.
-			if ( $problem->getCode() < 400 || $problem->getCode() >= 500 ) {
-				self::keep( $batches );
-			}
+			// What is refused once is refused again; when the token is right, or whatever it was, all pages are purged instead.
+			$is_refused = $problem->getCode() >= 400 && $problem->getCode() < 500;
+			self::keep( $is_refused ? self::batches( array( 'site' => true ), array() ) : $batches );
 		}
 		self::log( $reasons, $count, $result );
 		return $purged;
@@ -230,9 +229,10 @@ final class Queue {
 	private static function keep( array $batches ): void {
 		$pending = get_option( 'yorozu_pending' );
 		$pending = is_array( $pending ) ? $pending : array();
-		if ( count( $pending ) > 20 ) {
+		$site    = self::batches( array( 'site' => true ), array() );
+		if ( count( $pending ) > 20 || $batches === $site ) {
 			$pending = array();
-			$batches = self::batches( array( 'site' => true ), array() );
+			$batches = $site;
 		}
 		update_option( 'yorozu_pending', array_merge( $pending, $batches ), false );
 		if ( ! wp_next_scheduled( 'yorozu_retry' ) ) {

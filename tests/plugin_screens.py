@@ -4,7 +4,7 @@
   tests/plugin_screens.py [NAME ...]               runs the tests whose names contain one of NAME
   tests/plugin_screens.py --screenshots FOLDER     makes the picture of docs/wordpress.md, small if pngquant is there
 """
-import contextlib, http.client, json, os, pathlib, re, shutil, signal, subprocess, sys, threading, time
+import contextlib, http.client, json, os, pathlib, re, shutil, signal, subprocess, sys, threading, time, urllib.error, urllib.parse, urllib.request
 from browser import Browser
 from plugin_pages import PAST, PATHS, after, content, fresh, is_hit, is_now, mu_plugin, until, warm
 from wordpress import ROOT, Site, equal, log_in, main
@@ -567,6 +567,33 @@ def test_purges_go_with_the_answer_where_there_is_no_address(site):
     finally:
         config.write_text(whole)
         until(lambda: edit('anything').startswith(b'yes'), 'PHP to see the configuration')
+
+
+def logged_in(site, name, password):
+    """Asks as a browser does that has logged in."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+    def ask(path, **fields):
+        try:
+            return opener.open(site.url + path, urllib.parse.urlencode(fields).encode() if fields else None).read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.read().decode()
+
+    ask('/wp-login.php')
+    ask('/wp-login.php', log=name, pwd=password, testcookie='1')
+    return ask
+
+
+def test_a_file_that_is_edited_in_wp_admin(site):
+    content(site)
+    site.php("wp_insert_user(array('user_login' => 'reader', 'user_pass' => 'a-long-word-1', 'role' => 'subscriber'));")
+    for name, password, cache in ('reader', 'a-long-word-1', 'HIT'), ('admin', site.password, 'MISS'):
+        ask = logged_in(site, name, password)
+        nonce = re.search(r'id="nonce"[^>]*value="(\w+)"', ask('/wp-admin/theme-editor.php?file=style.css&theme=twentytwentyone'))
+        warm(site, ['/about/'])
+        said = ask('/wp-admin/admin-ajax.php', action='edit-theme-plugin-file', nonce=nonce[1] if nonce else '', theme='twentytwentyone',
+                   file='style.css', newcontent='/* edited */')
+        equal(('"success":true' in said, site.get('/about/').cache), (name == 'admin', cache), said)
 
 
 def test_no_path_spoils_the_purges_beside_it(site):

@@ -58,6 +58,10 @@ final class Site_Changes {
 		foreach ( array( 'add', 'update' ) as $change ) {
 			add_action( "{$change}_site_option_active_sitewide_plugins", array( self::class, 'network_changed' ) );
 		}
+		// Without a hook of its own: what asks for it, by a script and without.
+		foreach ( array( 'wp_ajax_edit-theme-plugin-file', 'load-theme-editor.php', 'load-plugin-editor.php' ) as $hook ) {
+			add_action( $hook, array( self::class, 'file_edited' ), 0 );
+		}
 		add_action( 'upgrader_process_complete', array( self::class, 'upgraded' ), 10, 2 );
 		add_action( 'updated_option', array( self::class, 'option_changed' ), 10, 3 );
 		add_action( 'added_option', array( self::class, 'option_added' ), 10, 2 );
@@ -97,6 +101,15 @@ final class Site_Changes {
 	public static function site_going( $site ): void {
 		Queue::all( current_action(), (int) $site->id );
 		Queue::flush();
+	}
+
+	/** A file is about to be edited in wp-admin, by one who may. */
+	public static function file_edited(): void {
+		if ( 'POST' === ( $_SERVER['REQUEST_METHOD'] ?? '' ) && ( current_user_can( 'edit_themes' ) || current_user_can( 'edit_plugins' ) ) ) {
+			foreach ( Sites::all() as $site ) {
+				Queue::all( 'a file edited', $site );
+			}
+		}
 	}
 
 	public static function network_changed(): void {

@@ -7,10 +7,13 @@ defined( 'ABSPATH' ) || exit;
 final class Site_Changes {
 	/** Options that any page may show. */
 	const OPTIONS = array(
-		'active_plugins', 'avatar_default', 'avatar_rating', 'blog_public', 'blogdescription', 'blogname', 'category_base',
-		'date_format', 'gmt_offset', 'home', 'link_manager_enabled', 'page_for_posts', 'page_on_front', 'permalink_structure',
-		'posts_per_page', 'show_avatars', 'show_on_front', 'sidebars_widgets', 'site_icon', 'siteurl', 'stylesheet', 'tag_base',
-		'template', 'time_format', 'timezone_string', 'use_smilies', 'WPLANG', 'wp_page_for_privacy_policy',
+		'active_plugins', 'avatar_default', 'avatar_rating', 'blog_charset', 'blog_public', 'blogdescription', 'blogname',
+		'category_base', 'date_format', 'gmt_offset', 'home', 'html_type', 'large_size_h', 'large_size_w',
+		'link_manager_enabled', 'medium_large_size_h', 'medium_large_size_w', 'medium_size_h', 'medium_size_w',
+		'page_for_posts', 'page_on_front', 'permalink_structure', 'posts_per_page', 'show_avatars', 'show_on_front',
+		'sidebars_widgets', 'site_icon', 'site_logo', 'siteurl', 'stylesheet', 'tag_base', 'template', 'thumbnail_size_h',
+		'thumbnail_size_w', 'time_format', 'timezone_string', 'upload_path', 'upload_url_path', 'use_smilies',
+		'users_can_register', 'wp_page_for_privacy_policy', 'WPLANG',
 	);
 	/** Hooks after which any page may be another. */
 	const HOOKS_OF_ALL = array(

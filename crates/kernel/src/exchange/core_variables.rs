@@ -6,6 +6,7 @@ use super::variables::{Row, Variable, put, put_known, put_number};
 use crate::base::scratch::Scratch;
 use crate::exchange::request::append_joined;
 use crate::logging::clock;
+use crate::logging::error::{self, Level};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -246,8 +247,14 @@ pub const VARIABLES: &[Row] = &[
 fn realpath_root(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let mut root = Scratch::take();
     crate::files::path::append_document_root(exchange, &mut root);
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(&root)).canonicalize();
-    path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
+    match std::path::Path::new(std::ffi::OsStr::from_bytes(&root)).canonicalize() {
+        Ok(path) => put(out, path.as_os_str().as_encoded_bytes()),
+        Err(problem) => {
+            let (root, why) = (error::verbatim(&root), error::os_error(&problem));
+            error::request(exchange, Level::Crit, &format!("realpath() \"{root}\" failed ({why})"));
+            false
+        }
+    }
 }
 
 fn request_id(exchange: &Exchange, out: &mut Vec<u8>) -> bool {

@@ -69,6 +69,16 @@ impl<T: Clone> Hosts<T> {
         }
     }
 
+    /// Leaves out the empty name where it stands for what a name that is not found stands for.
+    pub fn simplify(&mut self, default: &T)
+    where
+        T: PartialEq,
+    {
+        if self.regexes.is_empty() && self.exact.get(&b""[..]) == Some(default) {
+            self.exact.remove(&b""[..]);
+        }
+    }
+
     /// Whether there is no name.
     pub fn has_no_name(&self) -> bool {
         self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty()

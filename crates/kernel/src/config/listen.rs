@@ -251,6 +251,9 @@ pub fn sockets(
         socket.is_proxied |= listen.is_proxied;
         add_names(socket, *server, servers, env);
     }
+    for (socket, _) in &mut sockets {
+        socket.hosts.simplify(&socket.default_server);
+    }
     Ok(sockets.into_iter().map(|(socket, _)| socket).collect())
 }
 
@@ -317,7 +320,13 @@ pub fn check_certificates(
 }
 
 fn add_names(socket: &mut Socket, id: ServerId, servers: &[ServerConf], env: &Env) {
-    for name in &servers[id.0 as usize].names {
+    // nginx's default: a server without names is that of requests without `Host`.
+    let nameless = [ServerName::Text(String::new())];
+    let names = match &servers[id.0 as usize].names[..] {
+        [] => &nameless,
+        names => names,
+    };
+    for name in names {
         match name {
             ServerName::Regex(regex, _) => socket.hosts.add_regex(regex.clone(), id),
             ServerName::Text(text) => {

@@ -8,15 +8,16 @@
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{AccessFlags, access};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 use yorozu_kernel::base::limits;
-use yorozu_kernel::config::servers::{ListenAddress, ListenOptions};
+use yorozu_kernel::config::servers::{ListenAddress, ListenOptions, Probes};
 
 /// One worker's end of a listening socket.
 #[derive(Debug)]
@@ -167,8 +168,8 @@ fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Res
         socket.set_reuse_port(true)?;
         // Accepted sockets take these over from the listening one.
         socket.set_tcp_nodelay(true)?;
-        if let Some(keepalive) = options.keepalive {
-            socket.set_keepalive(keepalive)?;
+        if let Some(probes) = options.keepalive {
+            keepalive(&socket, probes)?;
         }
         if let Some(bytes) = options.receive_bytes {
             socket.set_recv_buffer_size(bytes)?;
@@ -182,6 +183,23 @@ fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Res
         socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
     }
     Ok(socket.into())
+}
+
+/// `so_keepalive`. Times that the system does not take are its own, as with nginx.
+fn keepalive(socket: &Socket, probes: Probes) -> io::Result<()> {
+    socket.set_keepalive(probes != Probes::Off)?;
+    if let Probes::Timed { idle, interval, count } = probes {
+        let nothing = TcpKeepalive::new;
+        let said = [
+            idle.map(|time| nothing().with_time(Duration::from_secs(time))),
+            interval.map(|time| nothing().with_interval(Duration::from_secs(time))),
+            count.map(|count| nothing().with_retries(count)),
+        ];
+        for one in said.into_iter().flatten() {
+            let _ = socket.set_tcp_keepalive(&one);
+        }
+    }
+    Ok(())
 }
 
 fn udp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<UdpSocket> {
@@ -215,6 +233,27 @@ pub fn remove(addresses: impl Iterator<Item = ListenAddress>) {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn what_so_keepalive_says_is_asked_for() {
+        let of = |probes| {
+            let options = ListenOptions { keepalive: Some(probes), ..ListenOptions::default() };
+            Socket::from(tcp(([127, 0, 0, 1], 0).into(), &options, true).unwrap())
+        };
+        let timed = Probes::Timed { idle: Some(1800), interval: None, count: Some(10) };
+        assert!(!of(Probes::Off).keepalive().unwrap());
+        assert!(of(Probes::Usual).keepalive().unwrap());
+        assert!(of(timed).keepalive().unwrap());
+        assert_eq!(of(timed).tcp_keepalive_time().unwrap(), Duration::from_secs(1800));
+        assert_eq!(of(timed).tcp_keepalive_retries().unwrap(), 10);
+        let interval = |probes| of(probes).tcp_keepalive_interval().unwrap();
+        assert_eq!(interval(timed), interval(Probes::Usual));
+        let own = Probes::Timed { idle: None, interval: Some(7), count: None };
+        assert_eq!(interval(own), Duration::from_secs(7));
+        // Too much for the system: its own, as with nginx.
+        let much = Probes::Timed { idle: Some(1 << 40), interval: None, count: Some(2) };
+        assert_eq!(of(much).tcp_keepalive_retries().unwrap(), 2);
+    }
 
     #[test]
     fn the_control_socket_is_for_nobody_else_from_the_start() {

@@ -102,11 +102,13 @@ fn parameter(
         ("ipv6only", Some(switch)) => {
             options.ipv6only = Some(value::switch(switch.as_bytes()).ok_or(None)?);
         }
-        ("so_keepalive", Some(switch)) => {
-            let refused = || Some(ValueError(format!("invalid so_keepalive value: \"{switch}\"")));
-            let is_on =
-                value::switch(switch.as_bytes()).or_else(|| are_probes(switch).then_some(true));
-            options.keepalive = Some(is_on.ok_or_else(refused)?);
+        ("so_keepalive", Some(text)) => {
+            let refused = || Some(ValueError(format!("invalid so_keepalive value: \"{text}\"")));
+            let switch = value::switch(text.as_bytes()).map(|is_on| match is_on {
+                true => Probes::Usual,
+                false => Probes::Off,
+            });
+            options.keepalive = Some(switch.or_else(|| probes(text)).ok_or_else(refused)?);
         }
         _ => return Err(None),
     }
@@ -114,15 +116,18 @@ fn parameter(
     Ok(())
 }
 
-/// Whether it is `idle:interval:count`, of which something is said and each can be left out.
-fn are_probes(text: &str) -> bool {
+/// `idle:interval:count`, of which something is said and each can be left out; 0 says nothing.
+fn probes(text: &str) -> Option<Probes> {
     let mut parts = text.splitn(3, ':');
-    let mut take = || parts.next().filter(|part| !part.is_empty());
-    let time = |part: &str| value::time(part.as_bytes()).map(|time| time.as_secs());
-    let parts =
-        [take().map(time), take().map(time), take().map(|part| value::number(part.as_bytes()))];
-    parts.iter().flatten().all(Option::is_some)
-        && parts.iter().flatten().flatten().any(|said| *said > 0)
+    let mut take = |read: fn(&[u8]) -> Option<u64>| match parts.next().unwrap_or_default() {
+        "" => Some(None),
+        part => read(part.as_bytes()).map(|said| (said > 0).then_some(said)),
+    };
+    let time = |part: &[u8]| value::time(part).map(|time| time.as_secs());
+    let (idle, interval, count) = (take(time)?, take(time)?, take(value::number)?);
+    let is_said = idle.or(interval).or(count).is_some();
+    let count = count.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    is_said.then_some(Probes::Timed { idle, interval, count })
 }
 
 /// Every address a text names: `80`, `*:80`, `host`, `host:80`, `[::]:80`, `unix:/path`.

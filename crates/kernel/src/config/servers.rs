@@ -37,6 +37,20 @@ impl std::fmt::Display for ListenAddress {
     }
 }
 
+/// `so_keepalive`: whether the system asks silent clients if they are still there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Probes {
+    Off,
+    /// When, how often and how many times is the system's.
+    Usual,
+    /// Seconds before the first question and between two, and how many there are; what is not said is the system's.
+    Timed {
+        idle: Option<u64>,
+        interval: Option<u64>,
+        count: Option<u32>,
+    },
+}
+
 /// Options of a listening socket.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListenOptions {
@@ -45,7 +59,7 @@ pub struct ListenOptions {
     pub send_bytes: Option<usize>,
     pub deferred: bool,
     pub ipv6only: Option<bool>,
-    pub keepalive: Option<bool>,
+    pub keepalive: Option<Probes>,
     /// The control socket: only its owner may open it, and the server runs without it, too.
     pub is_control: bool,
     /// Any socket option was written: two such lines for one address are refused.

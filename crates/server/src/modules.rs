@@ -88,7 +88,11 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
     ("connection_pool_size", &[], "there are no memory pools"),
     ("directio", &[], "files are read through the page cache"),
-    ("env", &[], "the whole environment is kept"),
+    (
+        "env",
+        &[],
+        "the whole environment is kept as it is: set a variable where the server is started",
+    ),
     ("fastcgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),

@@ -192,8 +192,8 @@ settings! {
     working_directory: Option<PrefixPath> = none, ONE, MAIN;
     /// Connections a worker holds at once, those to upstreams included.
     worker_connections: u64 = "512", ONE, EVENTS;
-    /// Environment variables kept for the process; all are kept.
-    env: Vec<Words> = none, ONE_OR_MORE, MAIN;
+    /// An environment variable kept for the process; all are kept, and none is set.
+    env: Vec<Words> = none, ONE, MAIN;
 }
 
 /// Rows that are no plain settings.

@@ -177,7 +177,7 @@ pub const OTHERS: &[Directive] = &[
         "uninitialized_variable_warn",
         HTTP_SERVER_LOCATION | SERVER_IF | LOCATION_IF,
         Arity::ONE,
-        Action::Ignored("uninitialized variables are not logged", anything),
+        Action::Ignored("uninitialized variables are not logged", once::<bool>),
         "Logs uses of variables without value.",
     ),
 ];

@@ -36,6 +36,11 @@ pub(super) const MORE: &[(&str, &str)] = &[
         "http { limit_conn_zone $uri zone=:1m; }",
         "\"limit_conn_zone\" must have \"zone\" parameter in conf:1",
     ),
+    ("env A B; http { }", "invalid number of arguments in \"env\" directive in conf:1"),
+    (
+        "http { server { uninitialized_variable_warn x; } }",
+        "invalid value \"x\" in \"uninitialized_variable_warn\" directive, it must be \"on\" or \"off\" in conf:1",
+    ),
     // What nginx builds, opens or looks for while it reads.
     (
         "http { server { valid_referers none ~x; } }",

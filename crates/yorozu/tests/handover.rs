@@ -18,7 +18,7 @@ use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::server::{Folder, Server, free_port};
 
-/// The master of the process that answers; 0, nobody's, if that process ended behind its answer.
+/// The master of the process that answers; 0 if that process ended behind its answer.
 fn answering(port: u16) -> i32 {
     let answer = get(port, "/").unwrap();
     let id: u32 = String::from_utf8(answer.body).unwrap().parse().unwrap();

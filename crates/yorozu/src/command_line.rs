@@ -8,6 +8,7 @@ use lexopt::prelude::*;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use yorozu_kernel::base::NGINX_VERSION;
+use yorozu_kernel::base::places::STANDARD_PREFIX;
 use yorozu_server::config::load::Request;
 
 /// What is asked for.
@@ -53,8 +54,7 @@ pub(crate) struct Options {
     global: Option<String>,
 }
 
-/// Where nginx of Debian looks, so that its files are found as they are.
-const PREFIX: &str = "/usr/share/nginx";
+/// Where nginx of Debian looks.
 const FILE: &str = "/etc/nginx/nginx.conf";
 
 /// The text of `-h`.
@@ -70,7 +70,7 @@ Options:
   -q            : suppress non-error messages during configuration testing
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /usr/share/nginx/)
-  -e filename   : set error log file (default: logs/error.log)
+  -e filename   : set error log file (default: /var/log/nginx/error.log; with -p logs/error.log)
   -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
   -g directives : set global directives out of configuration file
 
@@ -109,7 +109,7 @@ impl Options {
             action: Action::Serve,
             notice: None,
             is_quiet: false,
-            prefix: PREFIX.into(),
+            prefix: STANDARD_PREFIX.into(),
             file: None,
             error_log: None,
             global: None,

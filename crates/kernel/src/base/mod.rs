@@ -8,6 +8,7 @@ pub mod faults;
 pub mod limits;
 pub mod memory;
 pub mod pace;
+pub mod places;
 pub mod readable;
 pub mod report;
 pub mod scratch;

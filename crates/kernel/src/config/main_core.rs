@@ -6,6 +6,7 @@ use super::place::{ModuleConf, Place, place};
 use super::settings::{Compiling, ModuleDraft};
 use super::types::{Offset, PrefixPath, Words, word_enum};
 use crate::base::address::resolve;
+use crate::base::places;
 use crate::config::module::Module;
 use crate::config::network::Network;
 use crate::exchange::conf::Config;
@@ -425,9 +426,9 @@ impl ModuleConf for Conf {
     }
 }
 
-/// Where the pid file is: `pid`, or `logs/nginx.pid` below the prefix.
+/// Where the pid file is: `pid`, or where it is without that.
 pub fn pid_path(pid: Option<&PrefixPath>, prefix: &Path) -> PathBuf {
-    pid.map_or_else(|| prefix.join("logs/nginx.pid"), |pid| pid.0.clone())
+    pid.map_or_else(|| places::pid(prefix), |pid| pid.0.clone())
 }
 
 impl Config {

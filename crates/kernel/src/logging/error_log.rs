@@ -6,6 +6,7 @@ use super::level::Level;
 use super::memory::Ring;
 use super::syslog::Syslog;
 use super::verbatim::push_safe;
+use crate::base::places;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ impl ErrorLogs {
 
     /// The log when the configuration names none: `-e`, or `logs/error.log`, else stderr.
     pub fn standard(logs: &LogFiles, named: Option<&Path>, prefix: &Path) -> Self {
-        let path = named.map_or_else(|| prefix.join("logs/error.log"), |path| prefix.join(path));
+        let path = named.map_or_else(|| places::log(prefix, "error.log"), |path| prefix.join(path));
         let sink = match logs.get(&path) {
             _ if named == Some(Path::new("stderr")) => Sink::Stderr,
             Ok(file) => Sink::File(file),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_conf::value;
-use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::base::{faults, limits, places, tasks};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::module::Module;
@@ -148,7 +148,7 @@ impl AccessLog {
         let is_buffered = log.flush.is_some();
         match log.destination {
             Destination::File(_) if is_buffered => {
-                let (path, how) = (args.env.prefix_path(&args.text(0)), (log.flush, log.gzip));
+                let (path, how) = (path_of(args), (log.flush, log.gzip));
                 let known = &mut args.env.shared::<Buffered>().0;
                 match known.entry(path).or_insert(how) == &how {
                     true => Ok(log),
@@ -199,6 +199,14 @@ impl AccessLog {
     }
 }
 
+/// The file of a line. The one that stands for a missing line is where the system's logs are.
+fn path_of(args: &Args<'_>) -> PathBuf {
+    match &*args.text(0) {
+        "logs/access.log" => places::log(&args.env.prefix, "access.log"),
+        path => args.env.prefix_path(path),
+    }
+}
+
 impl Destination {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let path = args.text(0);
@@ -208,7 +216,7 @@ impl Destination {
         if path.contains('$') {
             return Ok(Self::Path(NamedFile::from_args(args)?));
         }
-        let path = args.env.prefix_path(&path);
+        let path = path_of(args);
         let file = args.env.logs.get(&path).map_err(|problem| {
             ValueError(format!(
                 "open() \"{}\" failed ({})",

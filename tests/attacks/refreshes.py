@@ -105,7 +105,11 @@ async def refreshed(tried, port, versions, number, kind, mode, name, changes):
     method, content, fields = VISITORS[name]
     await ask(port, path, method, content, fields=fields)
     states = []
-    for visit in range(3):
+    # A refresh in the background ends meanwhile, on a busy machine later.
+    end = asyncio.get_running_loop().time() + 5
+    while len(states) < 3 or changes and b' v2' not in got.body and asyncio.get_running_loop().time() < end:
+        if states:
+            await asyncio.sleep(0.05)
         got = await ask(port, path)
         states.append(f'{got.status} {got.field("x-cache")} {got.field("etag")} {got.body!r}')
         others = [f'{key}: {value}' for key, value in got.fields if 'bob' in value] + re.findall(r'for bob',
@@ -113,8 +117,6 @@ async def refreshed(tried, port, versions, number, kind, mode, name, changes):
         tried.check(case, got.status == 200 and not others, f'everybody got {got.status} {others}')
         tried.check(case, got.field('etag') == f'"{got.body.decode().split()[1]}"',
                     f'a body under the validator of another: {states}')
-        if visit == 0:
-            await asyncio.sleep(0.1)  # A refresh in the background ends meanwhile.
     if changes:
         tried.check(case, b' v2' in got.body, f'the old page stays: {states}')
 

@@ -84,20 +84,46 @@ def test_what_is_mounted_goes_with_who_mounted_it():
         assert str(folder) not in mounted and (os.geteuid() or 'may not mount' not in part.text), (mounted, part.text)
 
 
-def test_ctrl_c_ends_everything_and_says_what_was_not_run():
-    with Folder() as folder:
-        text = f'''import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})
+def whole(folder, *parts):
+    """A program that is a whole run of `bash FOLDER/PART` for each, without a build."""
+    return f'''import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})
 import pathlib, suite
 suite.LOGS, suite.JOBS = pathlib.Path({str(folder)!r}) / 'logs', 1
 suite.Build.__init__ = lambda self, made, what: suite.Part.__init__(self, 'build', 'none', 'true', ())
 suite.Build.look = lambda self: None
 suite.Build.errors = suite.Part.errors
 suite.Build.judge = lambda self, status, is_late: None
-suite.chosen = lambda names: [suite.Part(name, name, 'bash {folder}/script', ()) for name in ('one', 'two')]
+suite.chosen = lambda names: [suite.Part(name, name, f'bash {folder}/{{name}}', ()) for name in {parts!r}]
 sys.exit(suite.main([]))'''
-        (folder / 'script').write_text(f'setsid sleep 4321 & sleep 4321 & wait')
+
+
+def test_a_failed_test_is_run_once_more_by_itself():
+    """`x` fails beside others, `y` always."""
+    script = 'for test in ${1:-x y}; do [ -n "$1" ] && [ $test = x ] && { echo "ok      x  0.1 s"; echo "1 passed, 0 failed"; exit; }; ' \
+        'echo "FAILED  $test  0.1 s"; done; echo "0 passed, $([ -n "$1" ] && echo 1 || echo 2) failed"; exit 1'
+    for text, counts, status, strict in ((script, '1 passed, 1 failed, 1 unsteady', 1, ''), (script.replace('x y', 'x').replace('2', '1'),
+            '1 passed, 0 failed, 1 unsteady', 0, ''), (script.replace('x y', 'x').replace('2', '1'), '1 passed, 0 failed, 1 unsteady', 1, '1')):
+        with Folder() as folder:
+            (folder / 'one').write_text(text)
+            done = subprocess.run([sys.executable, '-B', '-c', whole(folder, 'one')], capture_output=True, text=True,
+                                  env=os.environ | {'STRICT': strict})
+            assert done.stdout.endswith(counts + '\n') and done.returncode == status, done.stdout + done.stderr
+            assert 'unsteady: failed beside others, passed by itself\n  one: x\n' in done.stdout, done.stdout
+
+
+def test_many_failures_are_no_unsteadiness():
+    with Folder() as folder:
+        (folder / 'one').write_text('[ -n "$1" ] && exec echo repeated; for test in a b c d e; do echo "FAILED  $test  0.1 s"; done; echo "0 passed, 5 failed"; exit 1')
+        done = subprocess.run([sys.executable, '-B', '-c', whole(folder, 'one')], capture_output=True, text=True)
+        assert done.stdout.endswith('\n0 passed, 5 failed\n') and 'by itself' not in done.stdout, done.stdout
+
+
+def test_ctrl_c_ends_everything_and_says_what_was_not_run():
+    with Folder() as folder:
+        for name in ('one', 'two'):
+            (folder / name).write_text('setsid sleep 4321 & sleep 4321 & wait')
         out = open(folder / 'out', 'w+')
-        process = subprocess.Popen([sys.executable, '-B', '-c', text], stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, '-B', '-c', whole(folder, 'one', 'two')], stdout=out, stderr=out)
         # What was begun is there before it is the program it becomes.
         until('the part', lambda: sum(line.startswith('sleep 4321') for line in below(process.pid).values()) == 2)
         everyone = below(process.pid)

@@ -4,7 +4,7 @@
   tests/run [PART ...]     the parts whose names contain one of PART; all without
 
 QUICK=1 leaves out the browser, the whole site and fuzzing. JOBS=4 says how many parts run at once, PATIENCE=10 that this
-machine is ten times slower than others. SEED=7 draws other random tests than the last run; without it each run draws the
+machine is ten times slower than others. STRICT=1 lets a run fail, too, whose failed tests pass by themselves. SEED=7 draws other random tests than the last run; without it each run draws the
 same. What each part printed is in target/tests.
 """
 import collections, json, os, pathlib, re, shutil, signal, subprocess, sys, time
@@ -17,6 +17,8 @@ JOBS = int(os.environ.get('JOBS', 0)) or 2 + CORES
 # A change is judged by what it did, not by what was drawn.
 SEED = os.environ.get('SEED') or '1'
 COUNTS = re.compile(r'^(\d+) passed, (\d+) failed(?:, (\d+) ignored)?$', re.M)
+# Most failed tests that are run once more by themselves.
+REPEATED_MAX = 4
 # What the end of a run repeats of a test that failed.
 LINES_MAX, LINE_MAX = 6, 240
 TEST = re.compile(r'^(ok    |FAILED)  (\S.*?)  ([\d.]+) s$', re.M)
@@ -33,7 +35,7 @@ class Part:
         self.seconds, self.is_slow, self.folder, self.env = seconds * PATIENCE, is_slow, folder, env
         self.again = again or f'{command} {{test}}'
         self.passed = self.failed = self.ignored = self.cpu = self.took = 0
-        self.text, self.tests, self.failures = '', [], []
+        self.text, self.tests, self.failures, self.unsteady = '', [], [], []
         self.log, self.report = LOGS / f'{name}.log', LOGS / f'{name}.json'
 
     def start(self, made):
@@ -92,6 +94,19 @@ class Part:
     def how_to_repeat(self, test):
         """The command that runs a test by itself, or all of them."""
         return self.again.format(test=test) if test[0] != '(' else self.again.replace(' -- --exact', '').format(test='').strip()
+
+    def alone(self, test):
+        """A part that is this test, or the whole where a test cannot be named."""
+        words = [*self.command, test] if test[0] != '(' and '{test}' in self.again else self.command
+        part = Part(f'{self.name}-again', f'{test} by itself', '', self.needs, self.seconds / PATIENCE, folder=self.folder, **self.env)
+        part.command = words
+        return part
+
+    def is_unsteady(self, test):
+        """It passed by itself: it is no failure."""
+        self.failures.remove(test)
+        self.unsteady.append(test)
+        self.failed, self.passed = self.failed - 1, self.passed + 1
 
     def why(self, test):
         """What a failed test said, for those who see the end of a run alone: the end of a traceback, the begin of a panic."""
@@ -298,6 +313,21 @@ class Run:
         if self.on_terminal:
             print('\r\033[K', end='')
 
+    def repeat(self):
+        """Failed tests once more, each by itself: whether they fail at all, or only beside others on a busy machine."""
+        failures = [(part, test) for part in self.done if part is not self.build for test in part.failures]
+        if len(failures) > REPEATED_MAX or self.build.failed:
+            return
+        for part, test in failures:
+            again = part.alone(test)
+            self.start(again)
+            again.process.wait()
+            self.running.remove(again)
+            again.finish()
+            print(f'--- {again.name}: {again.about}\n{again.text}--- {again.name}: {again.counts()}', flush=True)
+            if not again.failed:
+                part.is_unsteady(test)
+
     def stop(self):
         """Ends every process."""
         self.clear()
@@ -326,17 +356,20 @@ class Run:
             print('\nnot run')
         for part, line in absent:
             print(f'  {part.name}: {line}')
-        failures = [(part, test) for part in self.done for test in part.failures]
-        if failures:
-            print('\nfailed')
-        for part, test in failures:
-            print(f'  {part.name}: {test}\n      {part.how_to_repeat(test)}')
-            print(''.join(f'          {line}\n' for line in part.why(test)), end='')
+        for kind, about in (('unsteady', 'unsteady: failed beside others, passed by itself'), ('failures', 'failed')):
+            found = [(part, test) for part in self.done for test in getattr(part, kind)]
+            if found:
+                print(f'\n{about}')
+            for part, test in found:
+                print(f'  {part.name}: {test}\n      {part.how_to_repeat(test)}')
+                print(''.join(f'          {line}\n' for line in part.why(test)), end='')
         passed, failed, ignored = (sum(getattr(part, kind) for part in self.done) for kind in ('passed', 'failed', 'ignored'))
         cpu = sum(part.cpu for part in self.done)
         print(f'\n{len(self.done)} parts, {time.monotonic() - self.begun:.0f} s, {cpu:.0f} s of CPU')
-        print(f'{passed} passed, {failed} failed' + (f', {ignored} ignored' if ignored else ''), flush=True)
-        return passed > 0 and failed == 0
+        unsteady = sum(len(part.unsteady) for part in self.done)
+        more = ''.join(f', {count} {what}' for count, what in ((unsteady, 'unsteady'), (ignored, 'ignored')) if count)
+        print(f'{passed} passed, {failed} failed{more}', flush=True)
+        return passed > 0 and failed == 0 and not (unsteady and os.environ.get('STRICT'))
 
 
 def chosen(names):
@@ -365,6 +398,7 @@ def main(names):
     is_stopped = False
     try:
         run.all()
+        run.repeat()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         is_stopped = True

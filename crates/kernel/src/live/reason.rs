@@ -183,7 +183,7 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // Unkeyed
     (
         "Fields that name another page",
-        "The request has a field like X-Forwarded-Host that is not in the key. Trust the proxy in front (set_real_ip_from), or it is an attack.",
+        "The request has a field like X-Forwarded-Host that is not in the key, or a path, argument or cookie that can be read in two ways. Trust the proxy in front (set_real_ip_from), or it is an attack.",
     ),
     // Loop
     (
@@ -203,7 +203,7 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // Permission
     (
         "What the visitor may is not in the key",
-        "auth_request_set says of the visitor what the upstream is told, and the key does not hold it. Put the variable into the key.",
+        "auth_request_set or a certificate says of the visitor what the upstream is told, and the key does not hold it. Put the variable into the key.",
     ),
     // Undecided
     (

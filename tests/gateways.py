@@ -451,7 +451,7 @@ def test_uploads_that_go_wrong():
         assert answer.startswith(b'HTTP/1.1 502') or answer == b'', answer
         site.fpm.socket.unlink(missing_ok=True)
         site.fpm.start()
-        site.fpm.wait_for(site.fpm.socket.exists)
+        site.fpm.wait_for(site.fpm.listens)
         upload(port, '/', {b'a': b'and again'})
         equal(site.server.files(), [])
         assert 'panic' not in site.server.log()

@@ -179,7 +179,12 @@ class Fpm(Process):
         program = shutil.which('php-fpm8.2') or '/usr/sbin/php-fpm8.2'
         super().__init__([program, '--nodaemonize', '--fpm-config', folder / 'fpm.conf'],
                          folder / 'fpm.out')
-        self.wait_for(self.socket.exists)
+        self.wait_for(self.listens)
+
+    def listens(self):
+        """Whether it accepts connections: the socket is there some time before."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
 
 
 class Apache(Process):

@@ -315,7 +315,7 @@ class Run:
 
     def repeat(self):
         """Failed tests once more, each by itself: whether they fail at all, or only beside others on a busy machine."""
-        failures = [(part, test) for part in self.done if part is not self.build for test in part.failures]
+        failures = [(part, test) for part in self.done for test in part.failures]
         if len(failures) > REPEATED_MAX or self.build.failed:
             return
         for part, test in failures:

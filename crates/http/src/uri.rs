@@ -109,7 +109,8 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, UriError> {
     Ok(decoded)
 }
 
-fn hex_pair([high, low]: [u8; 2]) -> Option<u8> {
+/// The byte that two hexadecimal digits say.
+pub fn hex_pair([high, low]: [u8; 2]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }

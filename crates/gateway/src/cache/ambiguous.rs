@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use std::collections::HashMap;
-use yorozu_http::uri::{Escape, escape_into, normalize, unescape, with_args};
+use yorozu_http::uri::{Escape, escape_into, hex_pair, normalize, unescape, with_args};
 use yorozu_kernel::exchange::request::Request;
 
 /// Most arguments, and most cookies, that are looked into.
@@ -86,18 +86,14 @@ fn plainly(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        let escaped = (byte == b'%').then(|| behind.get(..2)).flatten();
-        let decoded = escaped.map(|digits| unescape(&[&b"%"[..], digits].concat()));
-        match decoded.as_deref() {
-            Some([decoded]) => {
-                rest = &behind[2..];
-                match decoded {
-                    b'/' | b'?' | b'#' | b'%' | 0 => plain.extend([b'%', *decoded]),
-                    decoded => plain.push(*decoded),
-                }
-            }
-            _ => plain.push(byte),
+        let decoded = match rest {
+            [b'%', high, low, ..] => hex_pair([*high, *low]),
+            _ => None,
+        };
+        rest = if decoded.is_some() { &behind[2..] } else { behind };
+        match decoded {
+            Some(decoded @ (b'/' | b'?' | b'#' | b'%' | 0)) => plain.extend([b'%', decoded]),
+            decoded => plain.push(decoded.unwrap_or(byte)),
         }
     }
     plain

@@ -40,7 +40,7 @@ impl Remote {
 }
 
 /// What all requests of one connection share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     /// The other end.
     pub remote: Rc<Remote>,
@@ -100,16 +100,11 @@ impl Client {
     /// The same client, as if its connection had TLS or had none.
     pub fn over(&self, is_tls: bool) -> Self {
         Self {
-            requests: self.requests.clone(),
-            listen: self.listen.clone(),
+            tls: OnceCell::new(),
+            proxied: OnceCell::new(),
+            asked_name: OnceCell::new(),
             is_tls_assumed: is_tls,
-            ..Self::new(
-                self.number,
-                self.address.clone(),
-                Rc::clone(&self.remote),
-                self.local,
-                self.since,
-            )
+            ..self.clone()
         }
     }
 
@@ -120,34 +115,16 @@ impl Client {
 
     /// The same client, without anything that its certificate says.
     pub fn as_anybody(&self) -> Self {
-        Self {
-            requests: self.requests.clone(),
-            listen: self.listen.clone(),
-            tls: self.tls.clone(),
-            proxied: self.proxied.clone(),
-            asked_name: self.asked_name.clone(),
-            is_tls_assumed: self.is_tls_assumed,
-            is_anybody: true,
-            ..Self::new(
-                self.number,
-                self.address.clone(),
-                Rc::clone(&self.remote),
-                self.local,
-                self.since,
-            )
-        }
+        Self { is_anybody: true, ..self.clone() }
     }
 
     /// The same client, at another address.
     pub fn at(&self, address: SocketAddr) -> Self {
-        let remote = Rc::new(Remote::of(Some(address)));
-        let (number, at) = (self.number, self.address.clone());
         Self {
-            requests: self.requests.clone(),
-            listen: self.listen.clone(),
-            tls: self.tls.clone(),
-            is_tls_assumed: self.is_tls_assumed,
-            ..Self::new(number, at, remote, self.local, self.since)
+            remote: Rc::new(Remote::of(Some(address))),
+            proxied: OnceCell::new(),
+            asked_name: OnceCell::new(),
+            ..self.clone()
         }
     }
 

@@ -112,21 +112,26 @@ struct Item<'r> {
 
 impl<'r> Item<'r> {
     fn new(whole: &'r [u8], is_hidden: bool) -> Self {
-        let trimmed = whole.trim_ascii_start();
+        // Other white space belongs to the name here, and to nothing elsewhere.
+        let spaces = whole.iter().take_while(|byte| **byte == b' ').count();
+        let trimmed = &whole[spaces..];
         let end = trimmed.iter().position(|byte| *byte == b'=').unwrap_or(trimmed.len());
         let (name, value) = trimmed.split_at(end);
         let value = value.get(1..).unwrap_or_default();
-        Self { whole, name, value, read: read_name(name), is_hidden }
+        Self { whole: trimmed, name, value, read: read_name(name), is_hidden }
     }
 }
 
 /// A name as applications may read it.
 fn read_name(name: &[u8]) -> Vec<u8> {
-    let decoded = unescape(name);
-    let name = decoded.trim_ascii_start();
-    let end = name.iter().position(|byte| *byte == b'[').unwrap_or(name.len());
+    let spaced = name.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
+    let decoded = unescape(&spaced.collect::<Vec<_>>());
+    // As C's isspace().
+    let is_space = |byte: &&u8| byte.is_ascii_whitespace() || **byte == 0x0b;
+    let name = &decoded[decoded.iter().take_while(is_space).count()..];
+    let end = name.iter().position(|byte| matches!(byte, b'[' | 0)).unwrap_or(name.len());
     let plain = |byte: &u8| match byte {
-        b' ' | b'.' | b'+' => b'_',
+        b' ' | b'.' => b'_',
         byte => byte.to_ascii_lowercase(),
     };
     name[..end].iter().map(plain).collect()
@@ -152,7 +157,7 @@ pub(super) fn cookies(request: &Request) -> Option<Ambiguous> {
     if !request.append_cookies(&mut all) {
         return None;
     }
-    let pieces = all.split(|byte| *byte == b';').map(<[u8]>::trim_ascii_start);
+    let pieces = all.split(|byte| *byte == b';');
     let items: Vec<_> = pieces.map(|piece| Item::new(piece, false)).collect();
     ambiguous(&items, |pieces| Said::Cookies(pieces.join(&b"; "[..]).into()))
 }
@@ -238,7 +243,7 @@ mod tests {
 
     #[test]
     fn arguments_are_ambiguous_that_come_again_or_are_written_otherwise() {
-        let table: [(&str, Forms<'_>); 12] = [
+        let table: [(&str, Forms<'_>); 14] = [
             ("/a?b=1&c=2", None),
             ("/a?B=1", None),
             ("/a?b=1&b=1", None),
@@ -251,6 +256,8 @@ mod tests {
             ("/a?b[]=1", Some(("", &["b=1"]))),
             ("/a?c=1;b=2", Some(("c=1", &["b=2&c=1"]))),
             ("/a?%26=1&=2", None),
+            ("/a?+b=1", Some(("", &["b=1"]))),
+            ("/a?b%00c=1", Some(("", &["b=1"]))),
         ];
         for (target, expected) in table {
             check(arguments(&request(target, "")).as_ref(), expected, Said::Arguments, target);
@@ -262,11 +269,13 @@ mod tests {
 
     #[test]
     fn so_are_cookies() {
-        let table: [(&str, Forms<'_>); 6] = [
+        let table: [(&str, Forms<'_>); 8] = [
             ("a=1; b=2", None),
             ("A=1", None),
             ("a=; a=2", Some(("a=", &["a=2; a="]))),
             ("A=1;a=2", Some(("A=1", &["a=2; A=1"]))),
+            ("c=1;  \ta=1", Some(("c=1", &["a=1; c=1"]))),
+            ("c=1;\u{b}a=1", Some(("c=1", &["a=1; c=1"]))),
             ("a.b=1", Some(("", &["a_b=1"]))),
             ("c=1; a b[x]=1", Some(("c=1", &["a_b=1; c=1"]))),
         ];

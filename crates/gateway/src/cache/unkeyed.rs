@@ -278,7 +278,19 @@ pub fn is_of_client(exchange: &Exchange, conf: &Conf) -> bool {
     };
     let (own, of_none) = (come_to(false), come_to(true));
     let Some((own, of_none)) = own.zip(of_none) else { return true };
-    own.key == of_none.key && own != of_none
+    own.key == of_none.key && own != of_none || is_led_by_certificate(exchange, conf)
+}
+
+/// Whether the client's certificate decides on the way from the start (`if`, `set`, `rewrite`, `try_files`) what the upstream
+/// gets, and not the key.
+fn is_led_by_certificate(exchange: &Exchange, conf: &Conf) -> bool {
+    if !exchange.client.has_certificate() {
+        return false;
+    }
+    let from_start = |client: &Rc<Client>| Tried::of(&mut *tried(exchange, client, |_| ())?, conf);
+    let of_none = from_start(&Rc::new(exchange.client.as_anybody()));
+    let own = from_start(&exchange.client);
+    own.zip(of_none).is_some_and(|(own, of_none)| own.key == of_none.key && own != of_none)
 }
 
 /// Looks at a shadow of the request where that is.

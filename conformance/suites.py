@@ -4,7 +4,7 @@ import os, pathlib, shutil, subprocess, sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.append(str(ROOT / 'tests'))
-from peers import YOROZU, told
+from peers import YOROZU
 
 # Written to by the runners: copies of the suites and what they install.
 WORK = ROOT / 'target/conformance'
@@ -45,13 +45,17 @@ def need_packages(wanted):
     return missing()
 
 
+def told(name, is_good, more=''):
+    print(f'{"ok    " if is_good else "FAILED"}  {name}', more, sep='\n' if more else '', flush=True)
+
+
 def floors(name):
     """The floors of a suite: what of it passes at least."""
     lines = [line.split() for line in (HERE / 'floors').read_text().splitlines() if line and line[0] != '#']
     return {' '.join(words[1:-1]): int(words[-1]) for words in lines if words[0] == name}
 
 
-def judge(name, found, seconds):
+def judge(name, found):
     """Compares what passed, by part of the suite, with the floors; whether all hold. `found` has (passed, of) for each part."""
     wanted, good, bad = floors(name), 0, 0
     for part, (passed, of) in found.items():
@@ -60,7 +64,7 @@ def judge(name, found, seconds):
         more = '' if floor is not None else f'        conformance/floors has no line "{name} {part} {passed}"'
         if floor is not None and passed > floor:
             more = f'        raise the floor to {passed}: "{name} {part} {passed}" in conformance/floors'
-        told(f'{part}: {passed} of {of}, floor {floor}', seconds, 0 if is_good else 1, more)
+        told(f'{part}: {passed} of {of}, floor {floor}', is_good, more)
         good, bad = good + is_good, bad + (not is_good)
     return good, bad
 
@@ -70,8 +74,7 @@ def documented(name, rows):
     file = HERE / f'{name}.md'
     text = file.read_text()
     missing = [row for row in rows if row not in text]
-    told(f'what {file.name} claims', 0, 1 if missing else 0,
-         ''.join(f'        {file.name} has no line "{row}"\n' for row in missing))
+    told(f'what {file.name} claims', not missing, '\n'.join(f'        {file.name} has no line "{row}"' for row in missing))
     return (0, 1) if missing else (1, 0)
 
 

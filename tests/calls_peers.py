@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gRPC's own server and client, each in a process of its own: run by tests/calls.py with a Python that has grpcio.
+"""gRPC's own server and client, each in a process of its own: run by tests/test_calls.py with a Python that has grpcio.
 
   calls_peers.py serve PORT TLS-PORT CERTIFICATE KEY     a server on PORT, with TLS on the other
   calls_peers.py ask ADDRESS CERTIFICATE CALL ...        one line for each call: its outcome

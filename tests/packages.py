@@ -8,7 +8,8 @@ AIOQUIC = 'aioquic==1.7.2'
 
 def need_aioquic():
     """Why there is no aioquic; nothing if there is."""
-    sys.path.append(str(PLACE))
+    # Before the versions that Debian has of what it needs.
+    sys.path.insert(0, str(PLACE))
     # Written last.
     whole = PLACE / AIOQUIC
     if whole.exists():

@@ -1,18 +1,33 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import collections, contextlib, itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time, traceback
-from supervised import below, mount_for_itself
+import contextlib, http.client, itertools, os, pathlib, random, shutil, signal, socket, subprocess, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
 NGINX = '/usr/sbin/nginx'
 # How many times longer than on a quiet machine anything may take.
 PATIENCE = float(os.environ.get('PATIENCE', '1'))
+# Followed by the script's name.
+FASTCGI = f'include {ROOT}/presets/fastcgi_params; fastcgi_param SCRIPT_FILENAME'
+
+
+def equal(got, wanted, what=''):
+    assert got == wanted, f'{what}: got {got!r}, wanted {wanted!r}'
+
+
+def get(port, path='/', method='GET', body=None, **fields):
+    """Asks over a new connection; an answer of http.client, with its `content`."""
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+    connection.request(method, path, body, {n.replace('_', '-'): v for n, v in fields.items()})
+    answer = connection.getresponse()
+    answer.content = answer.read()
+    connection.close()
+    return answer
 
 
 class Ports:
     """A block of ports that is this process's own as long as it holds the first of them. They are below those of
     crates/testkit/src/server.rs, which are below those the system gives out by itself."""
-    FIRST, BLOCKS, SIZE = 10000, 50, 200
+    FIRST, BLOCKS, SIZE = 10000, 25, 400
     mine = None
 
     def __init__(self):
@@ -221,6 +236,7 @@ KeepAliveTimeout 60
 MaxKeepAliveRequests 0
 DocumentRoot {www}
 <Directory {www}>
+    AllowOverride None
     Require all granted
     DirectoryIndex index.php index.html
 </Directory>
@@ -233,6 +249,8 @@ DocumentRoot {www}
 
 class Server(Process):
     """yorozu, or nginx, with a configuration; `$port` and `$dir` in it are replaced."""
+    # Configurations and logs of those whose test has failed, by what they are.
+    ended_by_failure = []
 
     def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True, user='root'):
         program = program or YOROZU
@@ -270,6 +288,12 @@ http {{
         # It has the bytes of requests as they came.
         return (self.folder / 'logs/error.log').read_text(errors='replace')
 
+    def __exit__(self, failure, *_):
+        self.stop()
+        if failure:
+            self.ended_by_failure += [(f'{self.folder.name}: nginx.conf', (self.folder / 'nginx.conf').read_text()),
+                                      (f'{self.folder.name}: error.log', '\n'.join(self.log().splitlines()[-40:]))]
+
     def files(self):
         """Temporary files that have a name."""
         return [path for sub in ('body', 'tmp') for path in (self.folder / sub).rglob('*')
@@ -291,6 +315,20 @@ http {{
         return self.resident_bytes('RssAnon')
 
 
+def children(pid):
+    """The processes that one has begun, or that lost their parent below it."""
+    return {int(child) for task in pathlib.Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()}
+
+
+def below(pid):
+    """A process, and all below it that have not ended."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            found += children(one)
+    return found
+
+
 def in_group(group):
     """The processes of a group that run."""
     found = []
@@ -304,138 +342,3 @@ def in_group(group):
         if int(its_group) == group and not has_ended:
             found.append(int(process.name))
     return found
-
-
-class Ignored(Exception):
-    """Says why a test is not run here."""
-
-
-# The status of a test that is not run here.
-IGNORED = 77
-
-
-def tried(name, test, out):
-    """Runs a test in a new process, so that none can end or hold up the others; the child's id."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    os.dup2(out.fileno(), 1)
-    os.dup2(out.fileno(), 2)
-    status = 1
-    try:
-        mount_for_itself()
-        test()
-        status = 0
-    except Ignored as why:
-        print(' '.join(str(why).split()))
-        status = IGNORED
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # What is registered to happen at the end of the program is the parent's.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def end_all(pid):
-    """Ends a child, and all processes below it."""
-    for late in [pid, *below(pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(late, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def told(name, seconds, status, output=''):
-    """Prints the outcome of a test, as tests/suite.py reads it; whether it passed."""
-    print(f'{"ok    " if status == 0 else "FAILED"}  {name}  {seconds:.1f} s', flush=True)
-    print(output, end='' if output.endswith('\n') or not output else '\n', flush=True)
-    return status == 0
-
-
-class Pace:
-    """How long the machine stood still: one who sleeps a moment, again and again, and wakes half a second late says so. A test that
-    failed meanwhile is not judged, but run again; one that fails by itself does so each time."""
-    TRIES = 4
-
-    def __init__(self):
-        self.stood, self.last = 0, time.monotonic()
-
-    def sleep(self, seconds=0.01):
-        time.sleep(seconds)
-        late, self.last = time.monotonic() - self.last - seconds, time.monotonic()
-        if late > 0.5:
-            self.stood += late
-
-    def watch(self):
-        """Beside what the process does."""
-        def go_on():
-            while True:
-                self.sleep(0.05)
-        threading.Thread(target=go_on, daemon=True).start()
-        return self
-
-    def is_judged(self, name, tries, before):
-        """Whether a test counts that failed for this time, where before it began the machine had stood for `before`."""
-        stood = self.stood - before
-        if stood and tries < self.TRIES:
-            print(f'the machine stood still for {stood:.1f} s while {name} failed: it is run again', flush=True)
-        return not stood or tries >= self.TRIES
-
-
-class Running:
-    """A test that runs in a process of its own."""
-
-    def __init__(self, name, test, tries, seconds, pace):
-        self.name, self.seconds, self.begun = name, seconds * PATIENCE, time.monotonic()
-        self.test, self.tries, self.pace, self.stood = test, tries + 1, pace, pace.stood
-        self.out = tempfile.TemporaryFile('w+', errors='replace')
-        self.pid = tried(name, test, self.out)
-
-    def is_over(self):
-        found, status = os.waitpid(self.pid, os.WNOHANG)
-        self.status = os.waitstatus_to_exitcode(status) if found else None
-        return found or time.monotonic() > self.begun + self.seconds
-
-    def told(self):
-        """Prints its outcome; of one that was not over in time the processes are ended."""
-        late = ''
-        if self.status is None:
-            end_all(self.pid)
-            late = f'it was not over after {self.seconds:.0f} s\n'
-        with self.out as out:
-            out.seek(0)
-            text = out.read() + late
-        if self.status == IGNORED:
-            print(f'ignored {self.name}: {text.splitlines()[-1]}', flush=True)
-            return 'ignored'
-        if self.status != 0 and not self.pace.is_judged(self.name, self.tries, self.stood):
-            return 'again'
-        return 'passed' if told(self.name, time.monotonic() - self.begun, self.status, text) else 'failed'
-
-
-def run(tests, names, seconds=240, at_once=1):
-    """Runs functions whose names contain one of `names`, each for `seconds` at most; says how many passed. Some may run at
-    once: those that mostly wait."""
-    waiting = [(name, test, 0) for name, test in tests.items() if not names or any(part in name for part in names)]
-    running, counts, pace = [], collections.Counter(), Pace()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(Running(*waiting.pop(0), seconds, pace))
-            for one in [one for one in running if one.is_over()]:
-                running.remove(one)
-                outcome = one.told()
-                counts[outcome] += 1
-                if outcome == 'again':
-                    waiting.insert(0, (one.name, one.test, one.tries))
-            pace.sleep()
-    except KeyboardInterrupt:
-        # They were told, too.
-        for one in running:
-            os.waitpid(one.pid, 0)
-        raise
-    ignored = f', {counts["ignored"]} ignored' if counts['ignored'] else ''
-    print(f'{counts["passed"]} passed, {counts["failed"]} failed{ignored}')
-    return 1 if counts['failed'] or not counts.total() - counts['again'] else 0

@@ -1,15 +1,9 @@
-#!/usr/bin/env python3
-"""The real WordPress of `make run`, for tests.
+"""The real WordPress of `make run`, for tests."""
+import fcntl, http.client, os, pathlib, re, shutil, signal, subprocess, tempfile, time
+from peers import PATIENCE, ROOT, YOROZU, equal, free_port, until
 
-  tests/wordpress.py FILE     installs one, and keeps in FILE what others need to have it, too (YOROZU_SITE=FILE)
-"""
-import http.client, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, time, traceback
-from peers import PATIENCE, YOROZU, Pace, free_port, told, until
-from supervised import mount_for_itself
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
+# Runs a command where no name of this machine is known, as far as that is allowed.
+NAMELESS = ['unshare', '-m', 'sh', '-c', 'mount --bind /dev/null /etc/hosts; exec "$@"', 'sh'] if os.geteuid() == 0 else []
 # What an installation leaves; the rest is made at every start.
 INSTALLED = ('mariadb', 'www', 'db-password', 'admin-password', 'purge-token', 'keys.php', 'installed', 'plugin')
 
@@ -27,13 +21,14 @@ class Answer:
 class Site:
     """stack/run in a folder of its own."""
 
-    def __init__(self, data=None, **environment):
-        self.environment = environment
+    def __init__(self, archive=None, data=None, prefix=(), **environment):
+        """Begins with what `archive` has of an installed one, or is `data` itself; without both it installs WordPress."""
+        self.prefix, self.environment = prefix, environment
         self.last_line = '(The console is at|Behind it:) .*\n'
         self.folder = pathlib.Path(data or tempfile.mkdtemp(prefix='yorozu-site.'))
         self.folder.chmod(0o755)
-        if data is None and os.environ.get('YOROZU_SITE'):
-            subprocess.run(['tar', '-C', self.folder, '-xf', os.environ['YOROZU_SITE']], check=True)
+        if archive:
+            subprocess.run(['tar', '-C', self.folder, '-xf', archive], check=True)
         self.start()
 
     def start(self):
@@ -42,7 +37,7 @@ class Site:
         own = {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port), 'YOROZU_MEMORY': '2048'}
         environment = os.environ | own | self.environment
         self.out = self.folder / 'run.out'
-        self.process = subprocess.Popen(['make', '-C', ROOT, 'run'], env=environment,
+        self.process = subprocess.Popen([*self.prefix, 'make', '-C', ROOT, 'run'], env=environment,
                                         stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
                                         stderr=subprocess.STDOUT, start_new_session=True)
         end = time.monotonic() + 300 * PATIENCE
@@ -142,10 +137,6 @@ class Site:
         return (self.folder / 'admin-password').read_text().strip()
 
 
-def equal(got, expected, what=''):
-    assert got == expected, f'{what}: got {got!r}, expected {expected!r}'
-
-
 def log_in(browser, site, address=None):
     browser.open((address or site.url) + '/wp-login.php')
     browser.find('#user_login')
@@ -155,49 +146,20 @@ def log_in(browser, site, address=None):
     browser.wait(lambda: '/wp-admin/' in browser.url(), 'the dashboard')
 
 
-def keep(file):
-    """Installs a WordPress from nothing, where no name of this machine is known; that it serves is a test."""
-    mount_for_itself()
-    subprocess.run(['mount', '--bind', '/dev/null', '/etc/hosts'], stderr=subprocess.DEVNULL)
-    os.environ.pop('YOROZU_SITE', None)
-    begun, site, problem = time.monotonic(), None, ''
-    try:
-        site = Site()
-        equal((site.get('/').status, site.get('/').cache), (200, 'HIT'), 'the front page')
-        site.stop()
-        subprocess.run(['tar', '-C', site.folder, '-cf', file, *INSTALLED], check=True)
-        shutil.rmtree(site.folder)
-    except Exception:
-        problem = traceback.format_exc()
-    good = told('a WordPress from nothing', time.monotonic() - begun, 1 if problem else 0, problem)
-    print(f'{int(good)} passed, {int(not good)} failed')
-    return 0 if good else 1
-
-
-def main(names, **environment):
-    """Runs the `test_…` among `names`, those of which the arguments name a part, on one site."""
-    wanted = sys.argv[1:]
-    tests = [(name, test) for name, test in names.items() if name.startswith('test_')
-             and (not wanted or any(word in name for word in wanted))]
-    mount_for_itself()
-    site, failed, pace = Site(**environment), 0, Pace().watch()
-    try:
-        for name, test in tests:
-            begun, is_over, tries = time.monotonic(), False, 0
-            while not is_over:
-                problem, tries, before = '', tries + 1, pace.stood
-                try:
-                    test(site)
-                except Exception:
-                    problem = f'{traceback.format_exc()}the last lines of the logs:\n{site.last_errors()}'
-                is_over = not problem or pace.is_judged(name, tries, before)
-            failed += problem != ''
-            told(name, time.monotonic() - begun, 1 if problem else 0, problem)
-    finally:
-        site.end()
-    print(f'{len(tests) - failed} passed, {failed} failed')
-    sys.exit(failed > 0 or not tests)
-
-
-if __name__ == '__main__':
-    sys.exit(keep(os.path.abspath(sys.argv[1])))
+def installed(archive):
+    """Installs a WordPress from nothing, where no name of this machine is known, unless another process has done so; the archive of what
+    others need to have it, too."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with open(archive.with_suffix('.lock'), 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            for old in archive.parent.glob('wordpress-*.tar'):
+                old.unlink()
+            site = Site(prefix=NAMELESS)
+            equal((site.get('/').status, site.get('/').cache), (200, 'HIT'), 'the front page')
+            site.stop()
+            part = archive.with_suffix('.part')
+            subprocess.run(['tar', '-C', site.folder, '-cf', part, *INSTALLED], check=True)
+            shutil.rmtree(site.folder)
+            part.rename(archive)
+    return archive

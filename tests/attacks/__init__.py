@@ -1,1 +1,1 @@
-"""Attacks on a server with a page cache, each class in its own module; tests/attacks.py runs them."""
+"""Attacks on a server with a page cache, each class in its own module; tests/test_attacks.py runs them."""

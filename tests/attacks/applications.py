@@ -4,14 +4,13 @@ uwsgi and SCGI, cookies of `sticky`, places in FLV and MP4 files, and databases 
 Each gets an answer that is HTTP; of upstreams the next client gets its own; nothing ends the server, and memory stays within bounds.
 """
 import asyncio, pathlib, re
-import peers
 from peers import YOROZU, Folder, Server
 from videos import Track, movie
 from .answers import Attack
 from .fastcgi_forms import HEAD, heads
 from .origins import Closing, HttpOrigin, ScgiOrigin, UwsgiOrigin, answer, echo
 from .tried import ROUNDS
-from .wire import PATIENCE, Broken, Client, head
+from .wire import PATIENCE, Client, head
 
 LANES = 8
 MODES = ('kept', 'live', 'cached', 'head')

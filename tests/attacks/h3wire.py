@@ -1,9 +1,9 @@
 """Bytes of HTTP/3: frames as they are wanted, fields as literals (RFC 9204, section 4.5.6), nothing checked. QUIC below them
 is aioquic's.
 """
-import asyncio, logging, ssl, time
-import packages, peers
-from tls import certificate
+import asyncio, logging, packages, ssl, time
+import peers
+from openssl import certificate
 from .h2wire import number, request
 from .wire import Arriving
 

@@ -1,11 +1,10 @@
 """What a class of attacks has tried and what came of it."""
 import os, random, shlex, time
-from peers import told
 from .wire import Broken
 
 CASE = os.environ.get('CASE', '')
 ROUNDS = int(os.environ.get('ROUNDS', '20'))
-SEED = int(os.environ.get('SEED', '0')) or random.randrange(1, 1 << 32)
+SEED = int(os.environ.get('SEED', '1'))
 # Says how long each case took, where cases are long.
 SHOW = bool(os.environ.get('SHOW'))
 # Failures shown of one class; the others are counted.
@@ -17,7 +16,7 @@ class Tried:
 
     def __init__(self, name):
         self.name, self.cases, self.wrong, self.lacking = name, 0, {}, []
-        self.random, self.begun = random.Random(f'{SEED} {name}'), time.monotonic()
+        self.random = random.Random(f'{SEED} {name}')
 
     def wants(self, case):
         """Counts a case; with CASE= only those whose names contain it, or a part of it between `|`, are run."""
@@ -56,23 +55,14 @@ class Tried:
         panics = [line for line in server.log().splitlines() if 'panic' in line]
         self.check('the server', not panics, f'panicked: {panics[:2]}')
 
-    def ended(self):
-        self.seconds = time.monotonic() - self.begun
-        return self
-
     def report(self):
-        if self.cases or self.wrong:
-            told(self.name, self.seconds, 1 if self.wrong else 0)
-        print(f'        {self.cases} cases' + (f', {len(self.wrong)} WRONG' if self.wrong else ''), flush=True)
-        for why in self.lacking:
-            print(f'ignored {self.name}: {why}')
-        groups = {}
+        """What went wrong, kinds of cases together."""
+        groups, lines = {}, [f'{self.cases} cases, {len(self.wrong)} wrong, SEED={SEED}']
         for case in self.wrong:
             groups.setdefault(case.rpartition(':')[0] or case, []).append(case)
         for cases in list(groups.values())[:SHOWN]:
             more = f' (and {len(cases) - 1} cases like it)' if cases[1:] else ''
-            print(f'    {cases[0]}: {self.wrong[cases[0]][0]}{more}')
             seed = f'SEED={SEED} ROUNDS={ROUNDS} ' if 'random' in cases[0] else ''
-            print(f'        {seed}CASE={shlex.quote(cases[0])} tests/attacks.py {self.name}')
-        if len(groups) > SHOWN:
-            print(f'    and {len(groups) - SHOWN} more')
+            lines += [f'    {cases[0]}: {self.wrong[cases[0]][0]}{more}',
+                      f'        {seed}CASE={shlex.quote(cases[0])} pytest tests/test_attacks.py -k {self.name}']
+        return '\n'.join(lines + ([f'    and {len(groups) - SHOWN} more'] if len(groups) > SHOWN else []))

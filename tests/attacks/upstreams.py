@@ -4,12 +4,12 @@ Each attack is made through `proxy_pass`, buffered and not, and `grpc_pass`, on 
 new one. The client gets 502, or an answer that is visibly not whole; the log says why in one line; memory stays within bounds; and
 the next request gets its own answer.
 """
-import asyncio, os, re
+import asyncio
 from peers import Folder, Server
 from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
                      PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, literals, number)
 from .origins import Listening
-from .wire import PATIENCE, Broken, Client, head
+from .wire import Broken, Client, head
 
 MODES = ('kept', 'live', 'grpc')
 # What a server may hold of an upstream, beyond what it needs anyway; a flood sends many times more.

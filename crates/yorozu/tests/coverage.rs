@@ -40,10 +40,10 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("sendfile", "how a file is sent is not seen outside"),
     ("sendfile_max_chunk", "how a file is sent is not seen outside"),
     ("ssl_certificate_cache", "no case yet"),
-    ("ssl_session_ticket_key", "tests/tls.py"),
-    ("ssl_stapling", "tests/tls.py has a responder"),
-    ("ssl_stapling_file", "tests/tls.py has a responder"),
-    ("ssl_stapling_responder", "tests/tls.py has a responder"),
+    ("ssl_session_ticket_key", "tests/test_tls.py"),
+    ("ssl_stapling", "tests/test_tls.py has a responder"),
+    ("ssl_stapling_file", "tests/test_tls.py has a responder"),
+    ("ssl_stapling_responder", "tests/test_tls.py has a responder"),
     ("tcp_nodelay", "packets are not seen by a client"),
     ("tcp_nopush", "packets are not seen by a client"),
     ("use", "there is one method"),
@@ -94,7 +94,7 @@ const TABLES: [&[u8]; 5] = [b"map", b"geo", b"types", b"split_clients", b"charse
 
 /// Names of directives that do something.
 fn working() -> BTreeSet<String> {
-    // Certificates that an issuer gives need one: `tests/acme.py` has it, and each of these directives.
+    // Certificates that an issuer gives need one: `tests/test_acme.py` has it, and each of these directives.
     let modules = MODULES.all.iter().filter(|module| module.name != "http_acme");
     let rows = modules.flat_map(|module| (module.directives)());
     rows.filter(|row| row.contexts != 0)

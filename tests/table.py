@@ -1,5 +1,7 @@
 """The end of `make test`: what cargo's tests said where they failed, and one table of all parts.
 
+  tests/table.py STATUS     STATUS is cargo's
+
 Reads what tests/run and tests/conftest.py leave in target/tests.
 """
 import json, pathlib, re, sys
@@ -22,16 +24,17 @@ def of_cargo(log):
             yield dict(name=f'{name} {source}', wall=float(wall), cpu=float(user) + float(system), passed=passed, failed=failed, skipped=ignored)
 
 
-def main():
+def main(cargo_failed):
     log = (LOGS / 'cargo.log').read_text(errors='replace')
-    rows = [*of_cargo(log), *json.loads((LOGS / 'pytest.json').read_text())['files']]
-    if not PROGRAM.search(log) or any(row['failed'] for row in rows if 'src' in row['name'] or '.rs' in row['name']) or 'error' in log.splitlines()[-1]:
+    if cargo_failed:
         print(log)
+    of_pytest = json.loads((LOGS / 'pytest.json').read_text())
+    rows = [*of_cargo(log), *of_pytest['files']]
     print('\n  wall     CPU  passed  failed  skipped')
     for row in sorted(rows, key=lambda row: -row['wall']):
         print(f'{row["wall"]:4.0f} s  {row["cpu"]:4.0f} s  {row["passed"]:6}  {row["failed"]:6}  {row["skipped"]:7}  {row["name"]}')
     print('\nthe slowest tests of pytest')
-    for wall, name in json.loads((LOGS / 'pytest.json').read_text())['slowest']:
+    for wall, name in of_pytest['slowest']:
         print(f'{wall:4.0f} s  {name}')
     every = [seconds(word) for line in (LOGS / 'times').read_text().splitlines() for word in line.split()]
     print(f'\n{sum(every):.0f} s of CPU')
@@ -39,4 +42,4 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(main(sys.argv[1] != '0'))

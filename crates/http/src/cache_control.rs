@@ -222,6 +222,24 @@ mod tests {
     }
 
     #[test]
+    fn each_directive_that_forbids_stale_or_shares_authorized_does_so_alone() {
+        let table = [
+            ("must-revalidate", true, true),
+            ("proxy-revalidate", true, false),
+            ("no-cache", true, false),
+            ("s-maxage=1", true, true),
+            ("public", false, true),
+            ("max-age=1", false, false),
+        ];
+        for (line, forbids_stale, shares_authorized) in table {
+            let found = parse(line);
+            assert_eq!(found.forbids_stale(), forbids_stale, "{line}");
+            assert_eq!(found.shares_authorized(), shares_authorized, "{line}");
+        }
+        assert_eq!(parse("stale-if-error=").stale_if_error, None);
+    }
+
+    #[test]
     fn what_breaks_the_grammar_forbids_what_it_names() {
         for line in [
             "private; max-age=3",

@@ -131,6 +131,7 @@ mod tests {
         }
         for text in [
             "yesterday",
+            "Xyz, 06 Nov 1994 08:49:37 GMT",
             "",
             "0",
             "Sun, 06 Nov 1994 08:49:37 UTC",

@@ -237,6 +237,7 @@ mod tests {
             let name: Vec<u8> = b"Last-Modified_{x}[y]@Z".iter().copied().take(length).collect();
             assert!(is_same(&name, &name.to_ascii_lowercase()));
             assert!(!is_same(&name, &[&name[..], b"a"].concat()));
+            assert!(!is_same(&vec![b'a'; length], &vec![b'a'; length + 1]));
             for at in 0..length {
                 let all = (0..=255).flat_map(|one| [0, 1, 0x20, 0x80].map(|bit| (one, one ^ bit)));
                 for (one, other) in all {
@@ -245,6 +246,16 @@ mod tests {
                     assert_eq!(is_same(&left, &right), left.eq_ignore_ascii_case(&right));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_variable_has_dashes_for_underscores() {
+        for name in ["x-forwarded-for", "X_Forwarded_For", "X-FORWARDED_FOR"] {
+            assert!(is_of_variable(name.as_bytes(), b"x-forwarded-for"), "{name}");
+        }
+        for name in ["x-forwarded-for2", "x-forwarded", "x-forwarded-foo", "x.forwarded.for", ""] {
+            assert!(!is_of_variable(name.as_bytes(), b"x-forwarded-for"), "{name}");
         }
     }
 

@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(weight("br; q=0.875"), Some(875));
         assert_eq!(weight("br;q=1.0"), Some(1000));
         assert_eq!(weight("br;q=1."), Some(1000));
-        for none in ["7", "1.001", "1.0000", "0.0001", "0.5x", "x", ".5", "-1"] {
+        for none in ["7", "1.001", "1.0000", "0.0001", "0.5x", "0.0:", "x", ".5", "-1"] {
             assert_eq!(weight(&format!("br;q={none}")), None, "{none}");
         }
         for none in ["q=", "q", "Q", "q =0.5", "q= 0.5", "qq=1", "q:1", "x=1", "q=1;x=1", "q=1;q=1"]

@@ -79,6 +79,13 @@ mod tests {
     }
 
     #[test]
+    fn where_no_range_is_allowed_none_is_judged() {
+        for value in ["bytes=0-0", "bytes=10-", "bytes=x-"] {
+            assert_eq!(parse(value.as_bytes(), 10, 0), Wanted::Whole, "{value}");
+        }
+    }
+
+    #[test]
     fn ranges_are_cut_at_the_end_and_kept_in_order() {
         let table = [
             ("bytes=0-0", one(0..1)),

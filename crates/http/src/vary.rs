@@ -164,6 +164,21 @@ mod tests {
     }
 
     #[test]
+    fn codings_have_no_case_and_keep_their_order() {
+        let select = |value: &str| selecting("Accept-Encoding", &[value], true);
+        assert_eq!(select("GZIP, br"), select("gzip, BR"));
+        assert_ne!(select("gzip, br"), select("br, gzip"));
+    }
+
+    #[test]
+    fn a_language_is_preferred_by_whole_subtags() {
+        for (content, is_preferred) in [("de", true), ("de-AT", true), ("deu", false), ("d", false)]
+        {
+            assert_eq!(is_preferred_language(b"en;q=0.5, de", content.as_bytes()), is_preferred);
+        }
+    }
+
+    #[test]
     fn languages_have_no_case_and_an_order_unless_it_is_given_up() {
         let select =
             |value: &str, is_unordered| selecting("Accept-Language", &[value], is_unordered);

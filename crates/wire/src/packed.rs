@@ -132,6 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn strings_are_coded_where_that_makes_them_shorter() {
+        let put = |text: &[u8], is_name| {
+            let mut out = Vec::new();
+            put_string(&mut out, 0, 7, text, is_name);
+            out
+        };
+        // RFC 7541, section C.4.1.
+        let coded = [140, 0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+        assert_eq!(put(b"www.example.com", false), coded);
+        assert_eq!(put(b"WWW.Example.COM", true), coded);
+        assert_eq!(put(b"\x01", false), [1, 1]);
+    }
+
+    #[test]
     fn an_integer_has_a_longest_form() {
         let padded = [255, 128, 128, 128, 0];
         assert_eq!(Packed::<4>(&padded).integer(8), Ok(255));

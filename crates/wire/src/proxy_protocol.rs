@@ -196,6 +196,9 @@ mod tests {
         }
         for broken in [
             &b"GET / HTTP/1.0\r\n"[..],
+            b"G",
+            b"PROXS TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
+            b"PROXY TCP5 ::1 ::1 1 2\r\n",
             b"PROXY TCP4 192.0.2.1\r\n",
             b"PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n",
             b"PROXY TCP4 192.0.2.1 192.0.2.2 1 99999\r\n",

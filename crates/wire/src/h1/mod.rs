@@ -629,6 +629,24 @@ mod tests {
     }
 
     #[test]
+    fn a_target_is_judged_before_its_line_has_ended() {
+        for begun in ["GET 1", "GET a:b", "GET /a\x7f", "GET /a\x01"] {
+            assert_eq!(line(begun), Err(WireError::RequestLine), "{begun:?}");
+        }
+        for begun in ["GET /", "GET http:", "GET http://a", "CONNECT 1", "CONNECT a.b"] {
+            assert_eq!(line(begun), Ok(None), "{begun:?}");
+        }
+    }
+
+    #[test]
+    fn connect_names_a_host_and_a_port() {
+        for target in [":443", "a.b:", "a.b:x", "a/b:443", "a.b"] {
+            let text = format!("CONNECT {target} HTTP/1.1\r\n");
+            assert_eq!(line(&text), Err(WireError::RequestLine), "{text:?}");
+        }
+    }
+
+    #[test]
     fn status_lines_are_read() {
         let read = |text: &str| {
             let line = status_line(text.as_bytes())?;
@@ -809,6 +827,14 @@ mod tests {
             let (body, used) = dechunk(input, piece, BareLf::Refuse).unwrap();
             assert_eq!((&body[..], used), (&b"abc0123456789"[..], input.len() - 4), "{piece}");
         }
+    }
+
+    #[test]
+    fn trailers_are_bounded_together() {
+        let body = |lines: usize| format!("0\r\n{}\r\n", "T: 34567\r\n".repeat(lines)).into_bytes();
+        // Lines of eight bytes, 8,192 at most.
+        assert!(dechunk(&body(1024), 4096, BareLf::Refuse).is_ok());
+        assert_eq!(dechunk(&body(1025), 4096, BareLf::Refuse), Err(WireError::Chunk));
     }
 
     #[test]

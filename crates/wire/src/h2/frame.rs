@@ -307,6 +307,7 @@ mod tests {
             of(kind::HEADERS, priority, 3, b"\x01\0\0\0\x01\x10hP"),
             Ok(Frame::Headers(b"h"))
         );
+        assert_eq!(of(kind::HEADERS, 0, 3, b"header"), Ok(Frame::Headers(b"header")));
         assert_eq!(of(kind::WINDOW_UPDATE, 0, 0, &[128, 0, 0, 9]), Ok(Frame::WindowUpdate(9)));
         assert_eq!(of(kind::PING, flag::ACK, 0, b"12345678"), Ok(Frame::Pong(*b"12345678")));
         let farewell = Frame::Goaway(5, Code::ENHANCE_YOUR_CALM);

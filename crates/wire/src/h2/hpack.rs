@@ -288,6 +288,17 @@ mod tests {
     }
 
     #[test]
+    fn names_of_the_static_table_are_found_in_any_case() {
+        // RFC 7541, appendix A.
+        for (name, number) in [("Cache-Control", 24), (":status", 8), ("vary", 59), ("via", 60)] {
+            assert_eq!(number_from(0, name.as_bytes()), Some(number), "{name}");
+        }
+        for name in ["cache-controx", "x", ""] {
+            assert_eq!(number_from(0, name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
     fn requests_are_decoded_as_the_rfc_has_them() {
         // Appendix C.4: three requests of one connection, coded.
         let blocks = [

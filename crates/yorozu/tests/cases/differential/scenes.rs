@@ -1,6 +1,6 @@
 //! Scenes: a configuration with caches, upstreams and several servers, and what clients do one after the other.
 
-use crate::generate::{Node, block, is_drawn, line, pick, render};
+use super::generate::{Node, block, is_drawn, line, pick, render};
 use fastrand::Rng;
 
 /// What happens.

@@ -1,10 +1,6 @@
 //! `TZ` in the environment: every local time that the server writes is of that zone, as nginx's.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::{get, log, until, yorozu};
+use crate::shared::{get, log, until, yorozu};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port};

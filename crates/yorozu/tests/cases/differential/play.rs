@@ -1,9 +1,9 @@
 //! Plays scenes to nginx and to yorozu: clients get the same, and so does the origin.
 
-use crate::generate::{FILES, Node, render};
-use crate::normal;
-use crate::origin::Origin;
-use crate::scenes::{Asked, Scene, Step};
+use super::generate::{FILES, Node, render};
+use super::normal;
+use super::origin::Origin;
+use super::scenes::{Asked, Scene, Step};
 use std::collections::HashMap;
 use std::fs;
 use std::net::TcpStream;
@@ -389,7 +389,7 @@ pub(crate) fn reduce(kinds: [&Kind; 2], mut scene: Scene, tries: usize) -> (Scen
     }
     if !scene.steps.iter().any(|step| matches!(step, Step::Reload)) {
         let mut at = 0;
-        while let Some(nodes) = crate::without(&scene.nodes[0], &mut at.clone()) {
+        while let Some(nodes) = super::without(&scene.nodes[0], &mut at.clone()) {
             let smaller = Scene { nodes: [nodes, Vec::new()], steps: scene.steps.clone() };
             match differs(&smaller) {
                 Some(text) => (scene, last) = (smaller, Some(text)),

@@ -1,13 +1,11 @@
 //! Sockets that go from one process to the next: a new binary beside the old one, systemd.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
+use crate::shared::{
+    BINARY, Master, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu,
+};
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shared::{BINARY, Master, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixListener};

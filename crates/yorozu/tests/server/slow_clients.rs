@@ -1,10 +1,6 @@
 //! Clients that do not take what they asked for: `send_timeout` over HTTP/1 and HTTP/2.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::{frame, log, until, yorozu};
+use crate::shared::{frame, log, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -4,8 +4,6 @@
 //! instead of stopping at the first, `TRIES=number` bounds what is tried to make one smaller, `YOROZU=binary` names another
 //! binary. What a difference comes from becomes a `.case`; what differs for a reason is in `docs/from-nginx.md`, and is not drawn.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
 mod generate;
 mod origin;
 mod play;

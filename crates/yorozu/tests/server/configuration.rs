@@ -1,8 +1,6 @@
 //! Configurations that are wrong, or not what was meant: what `-t` says, and what a server makes of them.
 
-mod shared;
-
-use shared::{BINARY, get, log, run, until, yorozu};
+use crate::shared::{BINARY, get, log, run, until, yorozu};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,11 +1,7 @@
 //! A configuration ends with its last request, and takes with it what was kept going for it.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
+use crate::shared::{frame, get, log, pages, signal, until, yorozu};
 use nix::sys::signal::Signal;
-use shared::{frame, get, log, pages, signal, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};

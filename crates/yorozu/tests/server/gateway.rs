@@ -1,8 +1,6 @@
 //! Gateways: clients that go away, large answers, uploads, one run for many.
 
-mod shared;
-
-use shared::{CACHED, files, get, log, page, pages, until, yorozu};
+use crate::shared::{CACHED, files, get, log, page, pages, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

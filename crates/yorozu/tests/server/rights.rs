@@ -1,12 +1,8 @@
 //! What is root's, with Debian's layout: logs, folders, keys and the process id, their modes and owners, and what the
 //! user of the server process may not do.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
+use crate::shared::{Master, PLAIN, answering, get, log, send, signal, until, yorozu};
 use nix::sys::signal::Signal;
-use shared::{Master, PLAIN, answering, get, log, send, signal, until, yorozu};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

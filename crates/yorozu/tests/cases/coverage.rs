@@ -1,7 +1,7 @@
 //! Every directive that works stands in the configuration of a case, and is missed there.
 //!
-//! `cargo test --test coverage -- --ignored` takes each directive out of the cases that have it, one
-//! after the other, until one of them fails. `DIRECTIVE=gzip_vary` does so for one.
+//! `cargo test -p yorozu --test cases coverage -- --ignored` takes each directive out of the cases that have it,
+//! one after the other, until one of them fails. `DIRECTIVE=gzip_vary` does so for one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ use yorozu_testkit::server::{Kind, Text};
 /// Directives without a case, and why. The list only becomes shorter: one that has a case fails.
 const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("autoindex_localtime", "the zone of the test's machine is its own"),
-    ("control", "crates/yorozu/tests/control.rs"),
+    ("control", "crates/yorozu/tests/server/control.rs"),
     ("fastcgi_cache_early_refresh", "it is left to chance when"),
     ("fastcgi_socket_rcvbuf", "a buffer of the own socket: not visible from outside"),
     ("fastcgi_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
@@ -26,14 +26,14 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("http2", "the runner uses `listen … http2`, which nginx 1.22 knows"),
     ("http2_body_preread_size", "no case looks at windows yet"),
     ("http2_max_concurrent_streams", "no case has streams beside each other yet"),
-    ("lingering_close", "crates/yorozu/tests/lingering.rs"),
-    ("lingering_time", "crates/yorozu/tests/lingering.rs"),
-    ("lingering_timeout", "crates/yorozu/tests/lingering.rs"),
+    ("lingering_close", "crates/yorozu/tests/server/lingering.rs"),
+    ("lingering_time", "crates/yorozu/tests/server/lingering.rs"),
+    ("lingering_timeout", "crates/yorozu/tests/server/lingering.rs"),
     ("msie_refresh", "only off has an effect, and is the default"),
     ("proxy_cache_early_refresh", "it is left to chance when"),
     ("proxy_socket_rcvbuf", "a buffer of the own socket: not visible from outside"),
     ("proxy_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
-    ("reset_timedout_connection", "crates/yorozu/tests/process.rs"),
+    ("reset_timedout_connection", "crates/yorozu/tests/server/process.rs"),
     ("scgi_cache_early_refresh", "it is left to chance when"),
     ("scgi_socket_rcvbuf", "a buffer of the own socket: not visible from outside"),
     ("scgi_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
@@ -53,7 +53,7 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("uwsgi_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
     ("worker_connections", "tests/peers.py"),
     ("worker_processes", "threads are not seen outside"),
-    ("worker_shutdown_timeout", "crates/yorozu/tests/process.rs"),
+    ("worker_shutdown_timeout", "crates/yorozu/tests/server/process.rs"),
     ("zone", "threads share state without it"),
 ];
 

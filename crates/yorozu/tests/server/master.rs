@@ -1,15 +1,11 @@
 //! The master process and the server process: either is killed, and the site goes on.
 //! `KILLS`: how often the server is killed under load; `SECONDS`: how long it is reloaded, upgraded and killed in turn.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use nix::sys::signal::Signal;
-use shared::{
+use crate::shared::{
     BINARY, CACHED, Master, PLAIN, answering, files, get, log, pages, run, send, signal, until,
     yorozu,
 };
+use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};

@@ -1,11 +1,7 @@
 //! Which users may read what the server leaves on disk.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use nix::sys::stat::{Mode, umask};
-use shared::{files, get, pages, until, yorozu};
+use crate::shared::{files, get, pages, until, yorozu};
+use nix::sys::stat::Mode;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -26,26 +22,36 @@ fn send(server: &Server, method: &str, path: &str, body: &str) -> u16 {
     client.answer(false).unwrap().status
 }
 
+/// A site that makes files of every kind.
+const OF_MODES: &str = "fastcgi_cache_path $dir/c levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
+    fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
+    server { listen 127.0.0.1:$port; root $dir; access_log $dir/logs/all; access_log $dir/logs/of$args;
+    location / { fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; }
+    location /kept/ { fastcgi_pass $origin; client_body_in_file_only on; client_body_temp_path $dir/kept; }
+    location /store/ { fastcgi_pass $origin; fastcgi_store $dir$uri; }
+    location /shared/ { fastcgi_pass $origin; fastcgi_store $dir$uri;
+        fastcgi_store_access group:rw all:r; }
+    location /all/ { fastcgi_pass $origin; fastcgi_store $dir$uri; fastcgi_store_access all:r; }
+    }";
+
 /// What a server makes whose process has `mask`, and its mode.
 fn modes(kind: &Kind, mask: u32) -> BTreeMap<&'static str, u32> {
     let folder = Folder::new();
     let _origin = Origin::start_with(folder.path(), pages);
-    let before = umask(Mode::from_bits_truncate(mask));
+    // The mask is one of the whole process, in which other tests run at the same time: a shell sets that of the server.
+    let (program, temporary) = match kind {
+        Kind::Yorozu(path) => (path.display().to_string(), ""),
+        Kind::Nginx => (
+            "/usr/sbin/nginx".to_owned(),
+            "proxy_temp_path $dir/p; uwsgi_temp_path $dir/u; scgi_temp_path $dir/s;",
+        ),
+    };
+    let masked = format!("#!/bin/sh\numask {mask:o}\nexec '{program}' \"$@\"\n");
     let server = Server::start(
-        kind,
+        &Kind::Yorozu(folder.script("masked", &masked)),
         folder.path(),
-        "fastcgi_cache_path $dir/c levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
-        fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
-        server { listen 127.0.0.1:$port; root $dir; access_log $dir/logs/all; access_log $dir/logs/of$args;
-        location / { fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; }
-        location /kept/ { fastcgi_pass $origin; client_body_in_file_only on; client_body_temp_path $dir/kept; }
-        location /store/ { fastcgi_pass $origin; fastcgi_store $dir$uri; }
-        location /shared/ { fastcgi_pass $origin; fastcgi_store $dir$uri;
-            fastcgi_store_access group:rw all:r; }
-        location /all/ { fastcgi_pass $origin; fastcgi_store $dir$uri; fastcgi_store_access all:r; }
-        }",
+        &(temporary.to_owned() + OF_MODES),
     );
-    umask(before);
     for path in ["/page", "/store/sub/a", "/shared/sub/a", "/all/a"] {
         assert_eq!(get(server.port, path).unwrap().status, 200);
     }

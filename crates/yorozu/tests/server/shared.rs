@@ -1,8 +1,5 @@
 //! What the tests of the process and of its gateways share.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-#![allow(dead_code, reason = "each test program uses a part")]
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;

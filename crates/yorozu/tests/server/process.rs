@@ -1,9 +1,7 @@
 //! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
 
-mod shared;
-
+use crate::shared::{CACHED, files, get, log, page, pages, run, signal, until, yorozu};
 use nix::sys::signal::Signal;
-use shared::{CACHED, files, get, log, page, pages, run, signal, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -143,7 +141,7 @@ fn a_server_that_ends_is_not_configured_again() {
         let old = fs::read_to_string(&file).unwrap();
         fs::write(&file, old.replace(&server.port.to_string(), &other.to_string())).unwrap();
         let serving = server.serving_id();
-        shared::send(if is_master { server.id() } else { serving }, Signal::SIGQUIT);
+        crate::shared::send(if is_master { server.id() } else { serving }, Signal::SIGQUIT);
         until("the word", || log(&folder).contains("shutting down"));
         signal(&server, Signal::SIGHUP);
         until("the other word", || log(&folder).contains("reconfiguring"));

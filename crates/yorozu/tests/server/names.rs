@@ -1,11 +1,7 @@
 //! Names that are looked up while the server runs: `resolver`, `server … resolve`, `service=`, with name servers that
 //! say what the test wants.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::{get, log, until, yorozu};
+use crate::shared::{get, log, until, yorozu};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

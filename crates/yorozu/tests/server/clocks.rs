@@ -1,11 +1,7 @@
 //! A wall clock that jumps, both ways, between stores, purges and restarts: no page of before a purge comes
 //! back, and the cache is never off. Needs Debian's faketime. `SEED` repeats what is drawn.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::{BINARY, until};
+use crate::shared::{BINARY, until};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

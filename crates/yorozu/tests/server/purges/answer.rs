@@ -127,7 +127,7 @@ fn check_content(
         return check_part(ask, answer, version, &wanted).map(|()| "part");
     }
     if ask.method == "HEAD" {
-        let length = answer.field("content-length").and_then(|text| text.parse().ok());
+        let length = answer.field("content-length").and_then(|text| text.parse::<usize>().ok());
         let is_own = coding == "identity" && length.is_some_and(|length| wanted.len() != length);
         if is_own || !answer.body.is_empty() {
             return Err(format!("HEAD with {length:?} of {} bytes", wanted.len()));

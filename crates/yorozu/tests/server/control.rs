@@ -1,10 +1,6 @@
 //! The control socket and the purge API: how much they take at once, and which clients may ask.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::{BINARY, cpu, get, log, pages, yorozu};
+use crate::shared::{BINARY, cpu, get, log, pages, yorozu};
 use std::process::Command;
 use std::time::Duration;
 use yorozu_testkit::client::{Answer, Client};
@@ -29,7 +25,9 @@ fn site(folder: &Folder) -> Server {
 
 fn store(server: &Server, path: &str) {
     let cached = |answer: Answer| answer.field("x-cache");
-    shared::until("the page", || get(server.port, path).and_then(cached).as_deref() == Some("HIT"));
+    crate::shared::until("the page", || {
+        get(server.port, path).and_then(cached).as_deref() == Some("HIT")
+    });
 }
 
 fn is_stored(server: &Server, path: &str) -> bool {

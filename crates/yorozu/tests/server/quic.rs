@@ -1,11 +1,7 @@
 //! Connections over QUIC, beside what the cases say of them: reloads, other addresses, ends, early data.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
+use crate::shared::{Stranger, id, log, signal, until, yorozu};
 use nix::sys::signal::Signal;
-use shared::{Stranger, id, log, signal, until, yorozu};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -314,7 +310,7 @@ fn without_the_new_binary_the_old_one_reads_on() {
     signal(&server, Signal::SIGUSR2);
     until("the new process", || id(&pid).is_some_and(|pid| pid != first));
     until("a connection to it", || answering(&mut connect(&server)) != one);
-    shared::send(u32::try_from(id(&pid).unwrap()).unwrap(), Signal::SIGTERM);
+    crate::shared::send(u32::try_from(id(&pid).unwrap()).unwrap(), Signal::SIGTERM);
     until("the old one alone", || id(&pid) == Some(first));
     assert_eq!(answering(&mut client), one);
     assert_eq!(answering(&mut connect(&server)), one);
@@ -327,7 +323,7 @@ fn clients_of_a_server_that_was_killed_learn_of_it() {
     let server = start(&folder, &site("quic_host_key $dir/html/key; return 200 $pid;"));
     let mut client = connect(&server);
     let one = answering(&mut client);
-    shared::send(server.serving_id(), Signal::SIGKILL);
+    crate::shared::send(server.serving_id(), Signal::SIGKILL);
     until("another server", || {
         let mut next = connect(&server);
         answering(&mut next) != one

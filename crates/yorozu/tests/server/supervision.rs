@@ -1,12 +1,8 @@
 //! Panics: each ends one request or is begun again, is in the log, and leaves nothing waiting, held or counted.
 //! A debug build panics where a test puts a file for it (crates/kernel/src/base/faults.rs).
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
+use crate::shared::{BINARY, CACHED, files, get, log, page, pages, signal, until};
 use nix::sys::signal::Signal;
-use shared::{BINARY, CACHED, files, get, log, page, pages, signal, until};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

@@ -1,6 +1,12 @@
-//! Every `.case` file in every form against yorozu, and against Debian's nginx where it is installed.
+//! What runs beside Debian's nginx where it is installed: every `.case` file in every form, generated configurations, and which
+//! directives the cases show.
 //!
-//! `CASE=part-of-a-name,other cargo test --test cases` runs some of them, `FORM=https/2` in one form.
+//! `CASE=part-of-a-name,other cargo test -p yorozu --test cases every_case` runs some of them, `FORM=https/2` in one form.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod coverage;
+mod differential;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -1,10 +1,6 @@
 //! `lingering_close` and its times: whether what a client still sends is read once its answer is known.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
-mod shared;
-
-use shared::yorozu;
+use crate::shared::yorozu;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

@@ -8,8 +8,6 @@
 //! version and variant alone, and is compared byte for byte. `SEED` is that of the first round; what is drawn
 //! comes again with it, the timing does not. `WORKERS` sets their number, `YOROZU` names another binary.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
 mod answer;
 mod origin;
 mod purger;

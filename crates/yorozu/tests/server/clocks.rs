@@ -1,7 +1,7 @@
 //! A wall clock that jumps, both ways, between stores, purges and restarts: no page of before a purge comes
-//! back, and the cache is never off. Needs Debian's faketime. `SEED` repeats what is drawn.
+//! back, and the cache is never off. Needs Debian's faketime. `SEED` draws others, `SECONDS` goes on for as long.
 
-use crate::shared::{BINARY, until};
+use crate::shared::{BINARY, seed, steps, until};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -108,8 +108,7 @@ fn purges_hold_and_the_cache_works_whatever_the_clock_does() {
     if Clock::library().is_none() {
         return println!("left out: faketime is not installed");
     }
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
+    let seed = seed();
     let mut draw = fastrand::Rng::with_seed(seed);
     let folder = Folder::new();
     let dir = folder.path();
@@ -125,7 +124,7 @@ fn purges_hold_and_the_cache_works_whatever_the_clock_does() {
     std::fs::write(dir.join("nginx.conf"), configuration(dir, port)).unwrap();
     let mut server = Program::start(dir, &clock, port);
     let (mut floors, mut told, mut kept) = ([1; PAGES], Vec::new(), 0);
-    for _ in 0..150 {
+    for _ in steps(150) {
         told.push(match draw.u8(..8) {
             0..3 => {
                 let to = CLOCKS[draw.usize(..CLOCKS.len())];

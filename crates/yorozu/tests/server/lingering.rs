@@ -11,8 +11,8 @@ const CONF: &str = "server { listen 127.0.0.1:$port; client_max_body_size 10;
     location = /off { lingering_close off; proxy_pass http://127.0.0.1:9; }
     location = /always { lingering_close always; return 200 ok; }
     location = /usual { return 200 ok; }
-    location = /short { lingering_time 500ms; lingering_timeout 20s; proxy_pass http://127.0.0.1:9; }
-    location = /silent { lingering_time 20s; lingering_timeout 300ms; proxy_pass http://127.0.0.1:9; } }";
+    location = /short { lingering_time 500ms; lingering_timeout 120s; proxy_pass http://127.0.0.1:9; }
+    location = /silent { lingering_time 120s; lingering_timeout 300ms; proxy_pass http://127.0.0.1:9; } }";
 
 /// Every server that is installed.
 fn kinds() -> impl Iterator<Item = Kind> {
@@ -89,12 +89,12 @@ fn lingering_ends_after_its_time_or_in_silence() {
         let took = refused_after(stream, begun);
         // nginx counts whole seconds.
         assert!(kind == Kind::Nginx || took >= Duration::from_millis(450), "{kind:?} {took:?}");
-        assert!(took < Duration::from_secs(18), "{kind:?} {took:?}");
+        assert!(took < Duration::from_secs(60), "{kind:?} {took:?}");
         let begun = Instant::now();
         let (_, stream) = answered(server.port, "/silent", 1_000_000);
         // No event tells that the server has gone: the client must not send, or it would not be silent.
         std::thread::sleep(Duration::from_millis(900));
         let took = refused_after(stream, begun);
-        assert!(took < Duration::from_secs(18), "{kind:?} {took:?}");
+        assert!(took < Duration::from_secs(60), "{kind:?} {took:?}");
     }
 }

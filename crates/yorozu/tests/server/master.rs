@@ -1,9 +1,10 @@
 //! The master process and the server process: either is killed, and the site goes on.
-//! `KILLS`: how often the server is killed under load; `SECONDS`: how long it is reloaded, upgraded and killed in turn.
+//! `KILLS`: how often the server is killed under load; `SECONDS`: how long it is reloaded, upgraded and killed in turn, in
+//! place of a fixed number of times.
 
 use crate::shared::{
-    BINARY, CACHED, Master, PLAIN, answering, files, get, log, pages, run, send, signal, until,
-    yorozu,
+    BINARY, CACHED, Master, PLAIN, answering, files, get, log, number, pages, run, send, signal,
+    steps, until, yorozu,
 };
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -19,15 +20,11 @@ use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
 use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port, kill_group, serving_id};
 
-fn number(name: &str, usual: usize) -> usize {
-    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
-}
-
 /// The outcome of a request, in a word.
 fn outcome(port: u16) -> &'static str {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut client = TcpStream::connect(("127.0.0.1", port))?;
-        client.set_read_timeout(Some(Duration::from_secs(20)))?;
+        client.set_read_timeout(Some(Duration::from_secs(60)))?;
         client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).map(|_| answer)
@@ -52,7 +49,7 @@ fn a_server_that_is_killed_is_replaced_and_only_requests_under_way_fail() {
     let server = Server::start(&yorozu(), folder.path(), PLAIN);
     let (is_over, outcomes) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
     let mut slowest = Duration::ZERO;
-    let kills = number("KILLS", 5);
+    let kills = usize::try_from(number("KILLS").unwrap_or(2)).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
@@ -182,15 +179,19 @@ fn a_second_master_leaves_a_server_that_has_one_alone() {
     let folder = Folder::new();
     let server = Server::start(&yorozu(), folder.path(), PLAIN);
     let first = answering(server.port);
-    let begun = Instant::now();
-    let done = Command::new(BINARY)
-        .args(["-p".as_ref(), folder.path().as_os_str()])
-        .args(["-c".as_ref(), folder.path().join("nginx.conf").as_os_str()])
-        .output()
-        .unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert!(!done.status.success() && said.contains("98: Address already in use"), "{said}");
-    assert!(begun.elapsed() < Duration::from_secs(4), "it waits for nothing");
+    let second = || {
+        let begun = Instant::now();
+        let done = Command::new(BINARY)
+            .args(["-p".as_ref(), folder.path().as_os_str()])
+            .args(["-c".as_ref(), folder.path().join("nginx.conf").as_os_str()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(!done.status.success() && said.contains("98: Address already in use"), "{said}");
+        begun.elapsed()
+    };
+    // A machine that stands still tries again: one that waits for the first does so for five seconds each time.
+    assert!((0..5).any(|_| second() < Duration::from_secs(4)), "it waits for nothing");
     assert_eq!(answering(server.port), first);
     signal(&server, Signal::SIGHUP);
     until("the reload", || log(&folder).contains("reconfigured"));
@@ -284,7 +285,7 @@ fn a_server_that_stands_holds_up_no_end() {
     signal(&server, Signal::SIGTERM);
     assert!(server.wait());
     println!("{:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     until("its end", || !Path::new(&format!("/proc/{serving}")).exists());
     assert!(
         ["pid", "pid.server", "pid.sock"].iter().all(|name| !folder.path().join(name).exists())
@@ -369,43 +370,40 @@ impl Drop for Last {
 #[test]
 fn reloads_rotations_upgrades_and_kills_in_turn_lose_only_requests_under_way() {
     const CLIENTS: usize = 4;
-    let seconds = Duration::from_secs(number("SECONDS", 6) as u64);
     let folder = Folder::new();
     let server = Server::start(&yorozu(), folder.path(), PLAIN);
     let pid = folder.path().join("pid");
     until("the process id", || id_in(&pid).is_some());
     let _last = Last(pid.clone());
-    let (is_over, outcomes, kills) =
-        (AtomicBool::new(false), Mutex::new(BTreeMap::new()), AtomicUsize::new(0));
+    let (is_over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (outcomes, mut kills) = (Mutex::new(BTreeMap::new()), 0);
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let outcome = outcome(server.port);
                     *outcomes.lock().unwrap().entry(outcome).or_insert(0) += 1;
+                    asked.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        let begun = Instant::now();
-        for step in 0.. {
-            std::thread::sleep(Duration::from_millis(100));
-            if begun.elapsed() > seconds {
-                break;
-            }
+        for step in steps(60) {
+            let before = asked.load(Ordering::Relaxed);
+            until("requests", || asked.load(Ordering::Relaxed) >= before + 10 * CLIENTS);
             let master = id_in(&pid).unwrap();
             match step % 20 {
                 7 => send(master, Signal::SIGUSR1),
                 13 => upgrade(folder.path(), master),
                 19 => {
                     send(serving_id(master), Signal::SIGKILL);
-                    kills.fetch_add(1, Ordering::Relaxed);
+                    kills += 1;
                 }
                 _ => send(master, Signal::SIGHUP),
             }
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    let (outcomes, kills) = (outcomes.into_inner().unwrap(), kills.into_inner());
+    let outcomes = outcomes.into_inner().unwrap();
     println!("{kills} kills: {outcomes:?}");
     let lost: usize =
         outcomes.iter().filter(|(name, _)| **name != "answered").map(|(_, count)| count).sum();

@@ -188,7 +188,7 @@ fn an_end_waits_for_answers_and_they_arrive() {
     until("the word that it is the last", || client.is_over());
     let begun = Instant::now();
     assert!(server.wait());
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

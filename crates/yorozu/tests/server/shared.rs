@@ -19,6 +19,24 @@ pub(crate) const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_z
     location / { fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
         fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; } }";
 
+/// A number that the environment gives a test.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// Where what a test draws begins: `SEED`, or the same each time. It is printed.
+pub(crate) fn seed() -> u64 {
+    let seed = number("SEED").unwrap_or(1);
+    println!("SEED={seed}");
+    seed
+}
+
+/// Steps of a test that could go on without end, counted from 0: as many as usual, or as `SECONDS` has room for.
+pub(crate) fn steps(usual: u64) -> impl Iterator<Item = u64> {
+    let end = number("SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    (0..).take_while(move |step| end.map_or(*step < usual, |end| Instant::now() < end))
+}
+
 /// Waits for a condition that another process brings about.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let mut begun = Instant::now();

@@ -38,7 +38,7 @@ fn told(folder: &Folder, fault: &str, what: &str) {
 
 /// What is counted of connections, once it is as expected.
 fn count(port: u16, expected: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while status(port) != expected {
         assert!(Instant::now() < end, "{} instead of {expected}", status(port));
     }
@@ -215,7 +215,7 @@ fn a_panic_ends_one_stream_of_a_connection() {
     let server = Server::start(&faulty(&folder), folder.path(), &http);
     for fault in ["request", "wait"] {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
         ask(&folder, fault);
         for (number, ends) in [(1, 3), (3, 0), (5, 0)] {
@@ -243,7 +243,7 @@ fn answers_that_wait_to_be_sent_together_are_not_lost_with_one() {
             is_last = has_come(&folder, "batch");
             clients.iter_mut().for_each(|client| client.write_all(REQUEST).unwrap());
             clients.retain_mut(|client| {
-                client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 // One that waits without end fails here.
                 client.read(&mut [0; 1000]).unwrap_or_else(|error| {
                     assert_eq!(error.kind(), ErrorKind::ConnectionReset);

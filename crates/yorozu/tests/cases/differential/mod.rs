@@ -1,8 +1,9 @@
 //! Generated configurations and requests, to nginx and to yorozu: they answer alike.
 //!
-//! `SEED=number` repeats a run, `ROUNDS=number` makes it longer, `KEEP=file` notes every difference found and goes on
-//! instead of stopping at the first, `TRIES=number` bounds what is tried to make one smaller, `YOROZU=binary` names another
-//! binary. What a difference comes from becomes a `.case`; what differs for a reason is in `docs/from-nginx.md`, and is not drawn.
+//! A few fixed ones; `SEED=number` draws others, `ROUNDS=number` or `SECONDS=number` makes it longer, `KEEP=file` notes every
+//! difference found and goes on instead of stopping at the first, `TRIES=number` bounds what is tried to make one smaller,
+//! `YOROZU=binary` names another binary. What a difference comes from becomes a `.case`; what differs for a reason is in
+//! `docs/from-nginx.md`, and is not drawn.
 
 mod generate;
 mod origin;
@@ -15,13 +16,23 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use yorozu_testkit::client::{Answer, Client};
 use yorozu_testkit::server::{Claim, Folder, Kind, Server};
 
 const REQUESTS: usize = 30;
+/// Where drawing begins if the environment says nothing.
+const SEED: u64 = 1;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Rounds, counted from 0: as many as `ROUNDS` says, or as `SECONDS` has room for.
+fn rounds() -> impl Iterator<Item = u64> {
+    let end = number("SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let most = number("ROUNDS").unwrap_or(4);
+    (0..).take_while(move |round| end.map_or(*round < most, |end| Instant::now() < end))
 }
 
 fn yorozu() -> Kind {
@@ -36,9 +47,8 @@ fn nginx_and_yorozu_answer_alike() {
         return;
     };
     let yorozu = yorozu();
-    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
-    let rounds = number("ROUNDS").unwrap_or(4);
-    eprintln!("SEED={seed} ROUNDS={rounds}");
+    let seed = number("SEED").unwrap_or(SEED);
+    eprintln!("SEED={seed}");
     let files = Folder::new();
     for (path, content) in FILES {
         let path = files.path().join("html").join(path);
@@ -46,7 +56,9 @@ fn nginx_and_yorozu_answer_alike() {
         fs::write(path, content).unwrap();
     }
     let files = files.path().join("html");
-    for round in 0..rounds {
+    let mut done = 0;
+    for round in rounds() {
+        done += 1;
         let mut rng = Rng::with_seed(seed.wrapping_add(round));
         let nodes = configuration(&mut rng);
         let requests: Vec<_> = (0..REQUESTS).map(|_| request(&mut rng)).collect();
@@ -56,10 +68,8 @@ fn nginx_and_yorozu_answer_alike() {
         let difference = compare(pair, &files, &nodes, &requests).expect("it differed before");
         note(&format!("SEED={} ROUNDS=1\n{}", seed + round, difference.text));
     }
+    eprintln!("{done} configurations");
 }
-
-/// Where the scenes begin if no SEED says.
-const SCENES: u64 = 1;
 
 #[test]
 fn nginx_and_yorozu_do_alike_over_time() {
@@ -68,12 +78,12 @@ fn nginx_and_yorozu_do_alike_over_time() {
         return;
     };
     let yorozu = yorozu();
-    let seed = number("SEED").unwrap_or(SCENES);
-    let rounds = number("ROUNDS").unwrap_or(4);
-    eprintln!("SEED={seed} ROUNDS={rounds}");
+    let seed = number("SEED").unwrap_or(SEED);
+    eprintln!("SEED={seed}");
     let pair = [&nginx, &yorozu];
-    let mut late = 0;
-    for round in 0..rounds {
+    let (mut done, mut late) = (0, 0);
+    for round in rounds() {
+        done += 1;
         let mut rng = Rng::with_seed(seed.wrapping_add(round));
         let scene = scenes::scene(&mut rng);
         let text = match play::compare(pair, &scene) {
@@ -88,7 +98,7 @@ fn nginx_and_yorozu_do_alike_over_time() {
         let (_, reduced) = play::reduce(pair, scene, tries);
         note(&format!("SEED={} ROUNDS=1\n{}", seed + round, reduced.unwrap_or(text)));
     }
-    eprintln!("{late} of {rounds} were too late to be judged");
+    eprintln!("{late} of {done} were too late to be judged");
 }
 
 /// Fails with a difference, or notes it in the file that `KEEP` names.

@@ -319,7 +319,7 @@ impl Stage {
         .unwrap();
         let before = children(self.server.id());
         let _ = Command::new("kill").arg("-HUP").arg(self.server.id().to_string()).status();
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         // nginx's old workers take connections, and count peers, until they end.
         while matches!(self.kind, Kind::Nginx)
             && children(self.server.id()).iter().any(|child| before.contains(child))

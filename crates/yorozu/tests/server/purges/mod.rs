@@ -1,12 +1,12 @@
 //! After a purge has answered, no answer to a request that began later shows an older version of a page:
 //! tried on the running server, in every race. Readers over HTTP/1.1 and HTTP/2 (plain, compressed,
 //! parts, conditions, HEAD), purges of every kind by every way, an origin that is slow, breaks off and fails,
-//! small tiers, jumps of the clock, reloads, kills, restarts and upgrades in the middle, for `SECONDS` (10)
-//! in rounds of five to ten.
+//! small tiers, jumps of the clock, reloads, kills, restarts and upgrades in the middle; two rounds, or as many as
+//! `SECONDS` has room for.
 //!
 //! The purger raises the versions of the pages at the origin first. Each body is made from its page,
-//! version and variant alone, and is compared byte for byte. `SEED` is that of the first round; what is drawn
-//! comes again with it, the timing does not. `WORKERS` sets their number, `YOROZU` names another binary.
+//! version and variant alone, and is compared byte for byte. `SEED` is that of the first round, the same each time
+//! without it; what is drawn comes again with it, the timing does not. `WORKERS` sets their number, `YOROZU` names another binary.
 
 mod answer;
 mod origin;
@@ -15,16 +15,21 @@ mod reader;
 mod server;
 mod site;
 
+use crate::shared::{number, seed, steps};
 use nix::sys::signal::Signal;
 use server::{Options, Server};
 use site::Site;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Failures shown; the others are counted.
 const SHOWN: usize = 6;
+/// What happens to the server in a round.
+const EVENTS: usize = 4;
+/// Longer than any answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 type Counts = BTreeMap<String, u64>;
 
@@ -37,6 +42,7 @@ pub(crate) struct Round {
     memory_body_max: usize,
     is_over: AtomicBool,
     wrong: Mutex<Vec<String>>,
+    answers: AtomicU64,
     counts: Mutex<Counts>,
     purges: Mutex<Counts>,
 }
@@ -48,6 +54,16 @@ impl Round {
 
     fn wrong(&self, what: String) {
         self.wrong.lock().unwrap().push(what);
+    }
+
+    /// Answers that were judged.
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Purges that were acknowledged.
+    fn purges_done(&self) -> u64 {
+        self.purges.lock().unwrap().get("purges").copied().unwrap_or(0)
     }
 
     fn count(&self, what: &str) {
@@ -64,11 +80,26 @@ impl Round {
     }
 }
 
+/// Waits until there were this many more answers and purges.
+async fn busy(round: &Round, answers: u64, purges: u64) {
+    let (answers, purges) = (round.answers() + answers, round.purges_done() + purges);
+    // On a busy machine they come one after the other.
+    let end = Instant::now() + 10 * PATIENCE;
+    while (round.answers() < answers || round.purges_done() < purges) && !round.is_over() {
+        if Instant::now() > end {
+            return round.wrong(format!("in vain for {answers} answers and {purges} purges"));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// What happens to the server in the middle of a round.
-async fn live(round: &Round, draw: &mut fastrand::Rng, end: Instant) {
-    while Instant::now() < end && !round.is_over() {
-        let left = end.saturating_duration_since(Instant::now());
-        tokio::time::sleep(left.min(Duration::from_millis(draw.u64(300..2500)))).await;
+async fn live(round: &Round, draw: &mut fastrand::Rng) {
+    for _ in 0..EVENTS {
+        busy(round, draw.u64(30..300), draw.u64(2..8)).await;
+        if round.is_over() {
+            return;
+        }
         let name = match draw.u8(..10) {
             0..2 => {
                 round.server.restart(Signal::SIGKILL, draw).await;
@@ -102,6 +133,7 @@ async fn live(round: &Round, draw: &mut fastrand::Rng, end: Instant) {
         };
         round.count(name);
     }
+    busy(round, 50, 2).await;
 }
 
 /// What the log may not have.
@@ -124,7 +156,7 @@ fn check_log(round: &Round) {
     }
 }
 
-async fn round(seed: u64, workers: u64, time: Duration) -> Arc<Round> {
+async fn round(seed: u64, workers: u64) -> Arc<Round> {
     let mut draw = fastrand::Rng::with_seed(seed);
     let pages = [3, 40, 300, 5000][draw.usize(..4)];
     let options = Options::new(workers, &mut draw);
@@ -139,6 +171,7 @@ async fn round(seed: u64, workers: u64, time: Duration) -> Arc<Round> {
         memory_body_max,
         is_over: AtomicBool::new(false),
         wrong: Mutex::default(),
+        answers: AtomicU64::new(0),
         counts: Mutex::default(),
         purges: Mutex::default(),
     });
@@ -155,7 +188,7 @@ async fn round(seed: u64, workers: u64, time: Duration) -> Arc<Round> {
     for _ in 0..3 {
         tasks.spawn(purger::purge(Arc::clone(&round), other()));
     }
-    live(&round, &mut draw, Instant::now() + time).await;
+    live(&round, &mut draw).await;
     round.is_over.store(true, Ordering::SeqCst);
     while let Some(done) = tasks.join_next().await {
         if let Err(problem) = done {
@@ -180,18 +213,15 @@ fn shown(counts: &Counts) -> String {
 
 #[test]
 fn nothing_of_before_a_purge_is_answered_after_it() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seconds = number("SECONDS").unwrap_or(10);
-    let first = number("SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
+    let first = seed();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.unwrap();
-    let time = Duration::from_secs(if seconds < 60 { 5 } else { 10 });
-    let (end, mut seed) = (Instant::now() + Duration::from_secs(seconds), first);
     let (mut counts, mut purges) = (Counts::new(), Counts::new());
-    while Instant::now() < end {
+    for step in steps(2) {
+        let seed = first.wrapping_add(step);
         let workers = number("WORKERS").unwrap_or(1 + seed % 2);
-        let round = runtime.block_on(round(seed, workers, time));
+        let round = runtime.block_on(round(seed, workers));
         add(&mut counts, &round.counts);
         add(&mut purges, &round.purges);
         let mut wrong = round.wrong.lock().unwrap();
@@ -205,8 +235,7 @@ fn nothing_of_before_a_purge_is_answered_after_it() {
         }
         println!("answers: {}\npurges: {}", shown(&counts), shown(&purges));
         assert!(wrong.is_empty(), "seed {seed}: {} wrong:\n{some}", wrong.len());
-        seed += 1;
     }
     let count = |counts: &Counts, name: &str| counts.get(name).copied().unwrap_or(0);
-    assert!(count(&counts, "HIT") > 100 && count(&purges, "purges") > 10);
+    assert!(count(&counts, "HIT") > 20 && count(&purges, "purges") > 10);
 }

@@ -1,18 +1,16 @@
 //! Those who ask for pages, over HTTP/1.1 and HTTP/2.
 
-use super::Round;
 use super::answer::{Answer, Ask, check};
 use super::origin::Head;
 use super::site::{LANGUAGES, Page, Validator, Vary};
+use super::{PATIENCE, Round};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-
-/// Longer than any answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 type Known = HashMap<(usize, usize), String>;
 
@@ -211,6 +209,7 @@ impl Round {
                 return None;
             }
         };
+        self.answers.fetch_add(1, Ordering::Relaxed);
         let cache = answer.field("x-cache").unwrap_or("-");
         self.count(&format!("{way} {}", answer.status));
         self.count(cache);

@@ -1,5 +1,6 @@
 # make run      a real WordPress behind yorozu's page cache
-# make test     every test; tests/run PART ... runs some, tests/again N all of them N times under load
+# make test     every test, in some 9 minutes; tests/again N all of them N times under load
+# make soak     what is drawn and raced in make test, for long: HOURS=1, fractions allowed
 # make conformance  the public suites that ../shared/suites has (SUITES=folder names another), against their floors
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
@@ -8,7 +9,7 @@
 # make image    a container image of the package
 # make packages-test  both on real systems: installed, upgraded under load, removed
 # make release  all that a release is: tests, packages, image, their tests, checksums
-.PHONY: run test conformance bench lint profile deb image packages-test release
+.PHONY: run test soak conformance bench lint profile deb image packages-test release
 
 run:
 	@exec stack/run
@@ -16,8 +17,11 @@ run:
 test:
 	@exec tests/run
 
+soak:
+	@exec tests/soak
+
 conformance:
-	@exec tests/run nginx-tests cache-tests h2spec
+	@tests/run -s tests/test_conformance.py && exec conformance/h2spec
 
 bench:
 	@exec bench/run

@@ -1,51 +1,7 @@
-//! Certificates that clients send: with any content, reading ends, and a name is written in printable characters
-//! with as many attributes as it has.
+//! What it checks is a module of its own, which `cargo test -p yorozu-testkit` runs as well.
 #![no_main]
-// The server uses more of these than can be judged here.
-#![allow(dead_code)]
 
-#[path = "../../crates/tls/src/certificate.rs"]
+#[path = "../../crates/testkit/tests/corpora/certificate.rs"]
 mod certificate;
-#[path = "../../crates/tls/src/der.rs"]
-mod der;
-#[path = "../../crates/tls/src/distinguished_name.rs"]
-mod distinguished_name;
 
-use certificate::Certificate;
-use libfuzzer_sys::fuzz_target;
-use x509_cert::der::Decode as _;
-use x509_cert::name::Name;
-
-/// Separators of attributes in a name of RFC 2253.
-fn separators(text: &str) -> usize {
-    let mut is_escaped = false;
-    let mut is_separator = |character: char| {
-        let is_free = !is_escaped;
-        is_escaped = is_free && character == '\\';
-        is_free && matches!(character, ',' | '+')
-    };
-    text.chars().filter(|character| is_separator(*character)).count()
-}
-
-fn check_name(name: &[u8]) {
-    let texts = (distinguished_name::rfc2253(name), distinguished_name::one_line(name));
-    for text in [&texts.0, &texts.1].into_iter().flatten() {
-        assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text}");
-    }
-    let count = Name::from_der(name).map(|name| name.iter().count());
-    if let (Some(text), Ok(count @ 1_usize..)) = (texts.0, count) {
-        assert_eq!(separators(&text), count - 1, "{text}");
-    }
-    let _ = (distinguished_name::has_mail_address(name), distinguished_name::may_name_host(name));
-}
-
-fuzz_target!(|input: &[u8]| {
-    check_name(input);
-    if let Some(found) = Certificate::read(input) {
-        check_name(found.subject);
-        check_name(found.issuer);
-        let _ = (found.validity(), found.is_for(certificate::Purpose::Server), found.has_other_names());
-        assert!(found.authority_flag().is_none_or(|at| found.content[at] == 0xff));
-        assert_eq!(found.is_self_issued(), found.subject == found.issuer);
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| certificate::check(input));

@@ -1,17 +1,7 @@
-//! The PROXY protocol: a header that is read is read the same from its own bytes alone, and none of its
-//! beginnings is taken for a whole or a broken one.
+//! What it checks is a module of its own, which `cargo test -p yorozu-testkit` runs as well.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use yorozu_wire::proxy_protocol::read;
+#[path = "../../crates/testkit/tests/corpora/proxy_protocol.rs"]
+mod proxy_protocol;
 
-fuzz_target!(|input: &[u8]| {
-    let Ok(Some((header, length))) = read(input) else { return };
-    assert_eq!(read(&input[..length]), Ok(Some((header.clone(), length))));
-    for shorter in 0..length {
-        assert_eq!(read(&input[..shorter]), Ok(None));
-    }
-    for name in ["alpn", "ssl_cn", "ssl_verify", "0x20", "nonsense"] {
-        let _ = header.tlv(name);
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| proxy_protocol::check(input));

@@ -332,7 +332,7 @@ impl Drop for Server {
         }
         // TERM first: nginx's workers end with their master.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;

@@ -35,8 +35,9 @@
 //! origin param  NAME "value"                     of the last request (!NAME "": it has none); over HTTP, fields as HTTP_NAME; PEER and
 //!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED, TLS_ALPN
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
+//! mode    html/a.txt 644                         the file's permissions, now
 //! cold    the reason why a second pass on the same server would not be the same
-//! pace    0.8s the reason why a pass cannot be judged that took so much longer than its waits: it is repeated
+//! alone   the reason why other cases cannot be on the same server
 //! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
 //! differs the reason why nginx does something else; the case is not run against it
 //! differs over h2: the reason why it does so in some forms, with the words of `only`
@@ -47,7 +48,8 @@
 //! `Name: ~text` what a value holds, `took 0.5s` how long it took at least, `piece 512` how long the longest chunk, frame or record is, `certificate other` whose it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that all but the first find it warm; with
-//! `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say (a `raw` that is not one well-formed request of HTTP/1.1,
+//! `cold` each finds what no other has used. Cases, and the forms of a cold one, [share](crate::shared) processes nevertheless: each has its own
+//! ports, folder, origin, and names of zones, upstreams, formats and variables. What HTTP/2 and HTTP/3 cannot say (a `raw` that is not one well-formed request of HTTP/1.1,
 //! `Upgrade`) is said over HTTP/1.1 there; a case that says nothing else is not run over them.
 
 use crate::form::{FORMS, Form, Version};
@@ -70,8 +72,8 @@ pub struct Case {
     differs: Option<Option<String>>,
     /// Whether every form gets its own server.
     is_cold: bool,
-    /// How much longer than it waits a pass may take, to be judged though it fails.
-    pub(crate) pace: Option<Duration>,
+    /// Whether its server is its own.
+    pub(crate) is_alone: bool,
     /// Words of `only` lines.
     only: Vec<String>,
     pub(crate) main: String,
@@ -103,6 +105,8 @@ pub(crate) enum Step {
     },
     Tls(Hello),
     Write(String, Vec<u8>),
+    /// The permissions of a file.
+    Mode(String, u32),
     Done(usize),
     Wait(Duration),
     Saw(usize),
@@ -122,6 +126,14 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
+    /// Whether it is known to be a GET or HEAD.
+    fn is_safe(&self) -> bool {
+        match self {
+            Self::Request(request) => ["GET", "HEAD"].contains(&&request.method[..]),
+            Self::Raw(bytes) => bytes.starts_with(b"GET ") || bytes.starts_with(b"HEAD "),
+        }
+    }
+
     /// The request, if HTTP/2 has a form for it.
     pub(crate) fn request(&self) -> Option<Request> {
         let request = match self {
@@ -190,6 +202,18 @@ impl Case {
         *kind != Kind::Nginx
             && !WORDS.iter().any(|word| texts.iter().any(|text| text.contains(word)))
             && !self.steps.iter().any(|(_, step)| matches!(step, Step::Tls(hello) if is_old(hello)))
+    }
+
+    /// Whether it has a cache that more is done with than filling it.
+    pub(crate) fn changes_caches(&self) -> bool {
+        let directives = self.directives();
+        let is_change = |step: &Step| match step {
+            Step::Client { ask: Some(ask), .. } => !ask.is_safe(),
+            _ => false,
+        };
+        directives.contains("_cache_path ")
+            && (["cache_purge", "control_api"].iter().any(|word| directives.contains(word))
+                || self.steps.iter().any(|(_, step)| is_change(step)))
     }
 
     /// Whether nginx is an oracle in this form.
@@ -284,9 +308,11 @@ pub fn parse(text: &str) -> Case {
             }
             "gateways" => {}
             "cold" => case.is_cold = true,
-            "pace" => {
-                let (time, _reason) = rest.split_once(' ').expect("`pace` says why");
-                case.pace = Some(seconds(time));
+            "alone" => case.is_alone = true,
+            "mode" => {
+                let (path, mode) = rest.split_once(' ').unwrap();
+                let mode = u32::from_str_radix(mode.trim(), 8).unwrap();
+                case.steps.push((number, Step::Mode(path.to_owned(), mode)));
             }
             "tls" => case.steps.push((number, Step::Tls(hello(rest)))),
             "write" => {
@@ -434,6 +460,7 @@ fn origin_step(rest: &str) -> Step {
             end,
             delay,
             hold,
+            releases: 0,
         });
     }
     let wanted = expected(answer);
@@ -442,7 +469,8 @@ fn origin_step(rest: &str) -> Step {
         write!(text, "{name}: {value}\r\n").unwrap();
     }
     write!(text, "\r\n{}", wanted.body.unwrap_or_default()).unwrap();
-    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay, hold })
+    let text = text.into_bytes();
+    Step::Origin(Reply { request, text, is_raw: false, end, delay, hold, releases: 0 })
 }
 
 fn client_step(rest: &str) -> Step {

@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an answer may take; a test that waits longer has failed. Below the minute that nginx's
-/// timeouts last by default: one that is not as configured must not look so.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+/// How long an answer may take; a test that waits longer has failed. No timeout of a server ends sooner that is
+/// not configured: [`Server`](crate::server::Server) sees to that.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A response as it came.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

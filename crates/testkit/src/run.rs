@@ -4,23 +4,22 @@ use crate::case::{Ask, Case, Expected, Step};
 use crate::check::{check, text};
 use crate::client::{Answer, Client, PATIENCE};
 use crate::form::{Form, Ports, Version};
-use crate::origin::{Origin, silent};
+use crate::origin::Origin;
 use crate::request::Request;
+use crate::seat::Seat;
 use crate::server::{Folder, Kind, Server, Text};
 use crate::tls::{self, Hello};
 use crate::{h2, h3};
 use rustls::{ClientConfig, ClientConnection};
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long what must not come is waited for.
 const A_WHILE: Duration = Duration::from_millis(300);
-
-/// How often a pass in which the machine stood still is tried.
-const TRIES: usize = 10;
 
 /// Runs a case in some forms, one after the other, on one server; the error says which line failed
 /// in which form and what came instead.
@@ -41,161 +40,38 @@ pub fn run_changed(
     forms: &[Form],
     change: &dyn Fn(Text) -> Text,
 ) -> Result<(), String> {
-    let mut left = forms;
-    for _ in 1..TRIES {
-        match run_once(case, kind, left, change) {
-            Ok(()) => return Ok(()),
-            Err(Failure { why, at: None }) => return Err(why),
-            // The form before it runs again, too: the repeated one shall find the server as warm.
-            Err(Failure { at: Some(at), .. }) => left = &left[at.saturating_sub(1)..],
-        }
-    }
-    run_once(case, kind, left, change).map_err(|failure| failure.why)
-}
-
-/// What a pass failed with.
-struct Failure {
-    why: String,
-    /// The number of its form, where the pass took too long to be judged.
-    at: Option<usize>,
-}
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self { why, at: None }
-    }
-}
-
-fn run_once(
-    case: &Case,
-    kind: &Kind,
-    forms: &[Form],
-    change: &dyn Fn(Text) -> Text,
-) -> Result<(), Failure> {
     let folder = Folder::new();
-    for (path, content) in &case.files {
-        let path = folder.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-    let origin = Origin::start(folder.path());
-    if case
-        .steps
-        .iter()
-        .any(|(_, step)| matches!(step, Step::Param(name, _) if name == "KEEPALIVE"))
-    {
-        origin.look_at_timers();
-    }
-    let ports = Ports::default();
-    let text = change(configuration(case, kind, &ports, &origin));
-    let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
-    for (number, form) in forms.iter().enumerate() {
+    let seat = Seat::new(case, kind, folder.path());
+    let text = change(seat.text.clone());
+    let _server = Server::try_start(kind, folder.path(), &seat.ports.all(), &text)?;
+    passes(case, forms, &seat)
+}
+
+/// Does the steps in each of the forms, at a server that has the case's configuration.
+pub(crate) fn passes(case: &Case, forms: &[Form], seat: &Seat) -> Result<(), String> {
+    let Seat { ports, origin, folder, .. } = seat;
+    for form in forms {
         let mut pass = Pass {
             form: *form,
-            ports: &ports,
-            origin: &origin,
-            folder: folder.path(),
-            logs: written(case, folder.path()),
+            ports,
+            origin,
+            folder,
+            logs: written(case, folder),
             kept: None,
             kept_h2: None,
             kept_h3: None,
             open: HashMap::new(),
             hello: Hello::default(),
             settings: Vec::new(),
-            waited: Duration::ZERO,
         };
-        let begun = Instant::now();
         pass.steps(case).map_err(|text| {
-            let log = fs::read(folder.path().join("logs/error.log")).unwrap_or_default();
+            let log = fs::read(folder.join("logs/error.log")).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            let needed = begun.elapsed().saturating_sub(pass.waited);
-            Failure {
-                why: format!("{}, {text}\n{log}", form.name),
-                at: case.pace.is_some_and(|pace| needed > pace).then_some(number),
-            }
+            format!("{}, {text}\n{log}", form.name)
         })?;
         origin.forget();
     }
     Ok(())
-}
-
-/// What every application is told.
-const PARAMS: [(&str, &str); 3] = [
-    ("REQUEST_METHOD", "$request_method"),
-    ("REQUEST_URI", "$request_uri"),
-    ("CONTENT_LENGTH", "$content_length"),
-];
-
-/// The server's configuration.
-fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Text {
-    let mut http = format!(
-        "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\n{}{}\n}}",
-        case.http,
-        PARAMS
-            .map(|(name, variable)| {
-                ["fastcgi", "uwsgi", "scgi"]
-                    .map(|gateway| format!("{gateway}_param {name} {variable};\n"))
-                    .concat()
-            })
-            .concat(),
-        case.conf
-    );
-    if !http.replace("_ssl_certificate", "").contains("ssl_certificate ") {
-        http.insert_str(
-            0,
-            "ssl_certificate $certs/server.pem; ssl_certificate_key $certs/server.key;\n",
-        );
-    }
-    let certificates = tls::certificates().display().to_string();
-    let all = [&case.main, &case.events, &http].map(String::as_str).concat();
-    let mut places = vec![("$web", origin.port)];
-    if all.contains("$php") {
-        places.push(("$php", origin.listen_fastcgi()));
-    }
-    if all.contains("$deaf") {
-        places.push(("$deaf", silent::deaf()));
-    }
-    if all.contains("$full") {
-        places.push(("$full", silent::full()));
-    }
-    for (word, certificate) in [("$h2", None), ("$tls_h2", Some("server"))] {
-        if all.contains(word) {
-            places.push((word, origin.listen_h2(certificate)));
-        }
-    }
-    if all.contains("$uwsgi") {
-        places.push(("$uwsgi", origin.listen_uwsgi()));
-    }
-    for (word, certificate) in
-        [("$tls_uwsgi", "server"), ("$revoked_uwsgi", "revoked"), ("$deep_uwsgi", "deep")]
-    {
-        if all.contains(word) {
-            places.push((word, origin.listen_tls_uwsgi(certificate)));
-        }
-    }
-    if all.contains("$scgi") {
-        places.push(("$scgi", origin.listen_scgi()));
-    }
-    if all.contains("$keys") {
-        places.push(("$keys", origin.listen_memcached()));
-    }
-    for (word, certificate) in [
-        ("$tls_server", "server"),
-        ("$tls_revoked", "revoked"),
-        ("$tls_deep", "deep"),
-        ("$tls_other", "other"),
-    ] {
-        if all.contains(word) {
-            places.push((word, origin.listen_tls(certificate)));
-        }
-    }
-    let replaced = |text: &str| {
-        let text = ports.listen(text, case.has_quic(kind)).replace("$certs", &certificates);
-        places
-            .iter()
-            .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
-    };
-    Text::of([&case.main, &case.events, &http].map(|text| replaced(text)))
 }
 
 /// How long the files of `log` steps are.
@@ -227,8 +103,6 @@ struct Pass<'a> {
     hello: Hello,
     /// Settings for handshakes, made so far.
     settings: Vec<(Hello, Arc<ClientConfig>)>,
-    /// How long its `wait` steps were meant to take.
-    waited: Duration,
 }
 
 /// A connection with a request under way.
@@ -263,10 +137,7 @@ impl Pass<'_> {
         match step {
             Step::Origin(reply) => self.origin.expect(reply.clone()),
             Step::Release => self.origin.release(),
-            Step::Wait(time) => {
-                std::thread::sleep(*time);
-                self.waited += *time;
-            }
+            Step::Wait(time) => std::thread::sleep(*time),
             Step::Saw(count) => {
                 let seen = || self.origin.seen().len();
                 if !until(|| seen() >= *count) || seen() != *count {
@@ -301,6 +172,13 @@ impl Pass<'_> {
             }
             Step::Write(path, content) => {
                 fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
+            }
+            Step::Mode(path, wanted) => {
+                let found = fs::metadata(self.folder.join(path)).map_err(|why| why.to_string())?;
+                let found = found.permissions().mode() & 0o7777;
+                if found != *wanted {
+                    return Err(format!("{path} has mode {found:o}, expected {wanted:o}"));
+                }
             }
             Step::Param(name, value) => self.param(name, &text(value, &self.form, self.ports))?,
             Step::Log { file, text: wanted, is_there } => {

@@ -46,10 +46,21 @@ impl Folder {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("yorozu-case.{}.{number}", std::process::id()));
+        Self::furnish(&path);
+        Self(path)
+    }
+
+    fn furnish(path: &Path) {
         for folder in ["logs", "html", "cache"] {
             fs::create_dir_all(path.join(folder)).unwrap();
         }
-        Self(path)
+    }
+
+    /// Makes a folder in it that has the same.
+    pub(crate) fn within(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        Self::furnish(&path);
+        path
     }
 
     /// Its path.
@@ -91,6 +102,8 @@ pub struct Server {
     child: Child,
     /// Its port on 127.0.0.1.
     pub port: u16,
+    /// Whether it has no other processes.
+    is_single: bool,
     /// Of a port that was drawn for it: given back when the server has ended.
     claim: Option<Claim>,
 }
@@ -190,6 +203,7 @@ impl Server {
         text: &Text,
     ) -> Result<Self, String> {
         let environment = text.environment.clone();
+        let is_single = text.main.contains(SINGLE);
         let text = configuration(kind, folder, text);
         let file = folder.join("nginx.conf");
         fs::write(&file, &text).unwrap();
@@ -211,7 +225,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Self { child, port: ports[0], claim: None })
+        Ok(Self { child, port: ports[0], is_single, claim: None })
     }
 
     /// The id of the process that was started: the master.
@@ -247,6 +261,9 @@ pub fn kill_group(group: u32) {
     let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
 }
 
+/// What makes a server one process: it starts and ends in half the time.
+pub(crate) const SINGLE: &str = "master_process off;";
+
 /// The id of the process that serves for a master: its child.
 pub fn serving_id(master: u32) -> u32 {
     let path = format!("/proc/{master}/task/{master}/children");
@@ -277,6 +294,16 @@ pub fn has_processes(group: u32) -> bool {
         .any(|thread| runs(&thread.path()))
 }
 
+/// What lasts a minute by default, and longer than [`PATIENCE`](crate::client::PATIENCE) here: a time that is not as configured
+/// must not look so.
+fn times() -> String {
+    const GATEWAYS: [&str; 6] = ["proxy", "fastcgi", "uwsgi", "scgi", "memcached", "grpc"];
+    let of_clients = ["client_header", "client_body", "send", "keepalive"].map(str::to_owned);
+    let of_gateway = |name| ["connect", "send", "read"].map(|what| format!("{name}_{what}"));
+    let names = of_clients.into_iter().chain(GATEWAYS.into_iter().flat_map(of_gateway));
+    names.map(|name| format!("{name}_timeout 1h;")).collect()
+}
+
 fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
     let user = if is_root() && !text.main.contains("user ") { "user root;" } else { "" };
     let log = if text.main.contains("error_log ") {
@@ -289,23 +316,29 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
         Kind::Yorozu(_) => "",
     };
     let Text { main, events, http, .. } = text;
-    // A case may name its own folder in place of these.
-    let folders: String = format!(
-        "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders}"
+    let times = times();
+    // A case may name its own in place of these.
+    let ours: String = format!(
+        "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders} {times}"
     )
     .split_inclusive(';')
     .filter(|one| one.split_whitespace().next().is_none_or(|name| !has_at_top(http, name)))
     .collect();
     let pid = if main.contains("pid ") { "" } else { "pid $dir/pid;" };
-    format!(
-        "daemon off;\n{user}\n{pid} {log}\n{main}\nevents {{ {events} }}\nhttp {{\n{folders}\n{http}\n}}\n"
-    )
-    .replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()))
-    .replace("$dir", &folder.display().to_string())
+    let text = format!(
+        "daemon off;\n{user}\n{pid} {log}\n{main}\nevents {{ {events} }}\nhttp {{\n{ours}\n{http}\n}}\n"
+    );
+    placed(&text, folder)
+}
+
+/// The text with what stands for paths in it replaced.
+pub(crate) fn placed(text: &str, folder: &Path) -> String {
+    text.replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()))
+        .replace("$dir", &folder.display().to_string())
 }
 
 /// Whether a directive stands in the text outside of any block.
-fn has_at_top(text: &str, name: &str) -> bool {
+pub(crate) fn has_at_top(text: &str, name: &str) -> bool {
     let mut depth = 0;
     for statement in text.split_inclusive([';', '{', '}']) {
         if depth == 0 && statement.split_whitespace().next() == Some(name) {
@@ -328,6 +361,11 @@ fn is_root() -> bool {
 impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if self.is_single {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
             return;
         }
         // TERM first: nginx's workers end with their master.

@@ -36,6 +36,8 @@ pub struct Reply {
     pub delay: Duration,
     /// Whether it waits for [`Origin::release`], too.
     pub hold: Hold,
+    /// How often answers had been let go when its request came.
+    pub releases: usize,
 }
 
 impl Reply {
@@ -339,22 +341,24 @@ impl Work {
     /// The answer to a request, which counts as seen.
     fn reply(&self, request: &Seen) -> Reply {
         let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
+        // Whoever knows that it was seen may let it go at once.
+        let releases = self.releases();
         self.seen.lock().unwrap().push(request.clone());
         let mut script = self.script.lock().unwrap();
         if let Some(at) = script.iter().position(|reply| reply.request == line) {
-            return script.remove(at);
+            return Reply { releases, ..script.remove(at) };
         }
         drop(script);
         let (end, delay, is_raw) = (End::Whole, Duration::ZERO, false);
         let text = (self.fallback)(request);
-        Reply { text, request: line, end, delay, is_raw, hold: Hold::No }
+        Reply { text, request: line, end, delay, is_raw, hold: Hold::No, releases }
     }
 
     /// Works for as long as the answer takes.
     fn wait(&self, reply: &Reply) {
         std::thread::sleep(reply.delay);
         if reply.hold == Hold::Before {
-            self.held(self.releases());
+            self.held(reply.releases);
         }
     }
 

@@ -59,30 +59,14 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
 
 /// Directives that stand in cases which do not miss them, and why.
 const NOT_MISSED: &[(&str, &str)] = &[
-    ("break", "its cases do not show it yet"),
     ("brotli_comp_level", "compressors differ in what a level makes"),
     ("brotli_window", "compressors differ in what a window makes"),
-    ("client_body_buffer_size", "its cases do not show it yet"),
-    ("dav_access", "its cases do not show it yet"),
     ("fastcgi_cache_lock_timeout", "an answer that comes later is the same"),
-    ("fastcgi_store_access", "its cases do not show it yet"),
-    ("gzip_min_length", "its cases do not show it yet"),
-    ("hash", "its cases do not show it yet"),
-    ("ip_hash", "its cases do not show it yet"),
-    ("keepalive", "its cases do not show it yet"),
-    ("least_conn", "its cases do not show it yet"),
     ("limit_rate_after", "an answer that comes later is the same"),
-    ("mirror_request_body", "its cases do not show it yet"),
-    ("open_file_cache_min_uses", "its cases do not show it yet"),
     ("proxy_cache_lock_timeout", "an answer that comes later is the same"),
-    ("proxy_http_version", "its cases do not show it yet"),
     ("proxy_store_access", "root, as whom tests may run, reads every file"),
-    ("random", "its cases do not show it yet"),
     ("scgi_cache_lock_timeout", "an answer that comes later is the same"),
-    ("scgi_store_access", "its cases do not show it yet"),
-    ("sub_filter_last_modified", "its cases do not show it yet"),
     ("uwsgi_cache_lock_timeout", "an answer that comes later is the same"),
-    ("uwsgi_store_access", "its cases do not show it yet"),
     ("zstd_comp_level", "compressors differ in what a level makes"),
 ];
 

@@ -11,11 +11,11 @@ mod differential;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use yorozu_testkit::case;
-use yorozu_testkit::run::run;
 use yorozu_testkit::server::Kind;
+use yorozu_testkit::shared::{Part, seated};
 
 /// Cases that run at once; they mostly wait.
-const THREADS: usize = 12;
+const THREADS: usize = 24;
 
 #[test]
 fn every_case_holds_here_and_with_nginx() {
@@ -40,20 +40,25 @@ fn every_case_holds_here_and_with_nginx() {
                     parts.iter_mut().for_each(|forms| forms.retain(|form| form.name == name));
                     parts.retain(|forms| !forms.is_empty());
                 }
-                let parts = parts.into_iter();
-                work.extend(parts.map(|forms| (file, Arc::clone(&case), kind, forms)));
+                let name = format!("{} ({}) with {kind:?}", file.display(), case.about);
+                work.extend(parts.into_iter().map(|forms| Part {
+                    name: name.clone(),
+                    case: Arc::clone(&case),
+                    kind: kind.clone(),
+                    forms,
+                }));
             }
         }
     }
-    let next = Mutex::new(work.into_iter());
+    let next = Mutex::new(seated(work).into_iter());
     let failures = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let part = next.lock().expect("no holder panics").next();
-            let Some((file, case, kind, forms)) = part else { return };
-            if let Err(why) = run(&case, kind, &forms) {
-                let text = format!("{} ({}) with {kind:?}:\n  {why}", file.display(), case.about);
-                failures.lock().expect("no holder panics").push(text);
+            let guest = next.lock().expect("no holder panics").next();
+            let Some(guest) = guest else { return };
+            let name = guest.name().to_owned();
+            if let Err(why) = guest.run() {
+                failures.lock().expect("no holder panics").push(format!("{name}:\n  {why}"));
             }
         }
     };

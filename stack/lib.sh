@@ -324,7 +324,7 @@ start_site() { # name folder port
     write "$conf/wordpress.conf" < <(
     sed -e "s|/var/log/yorozu/www.example.com|$folder/log/site|" -e "s|/var/www/html|$www|" \
         -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
-        -e "s|\.\./fastcgi_params|$conf/fastcgi_params|" \
+        -e "s|\.\./\(fastcgi_params\|refused.conf\)|$conf/\1|" \
         -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         "${secure[@]}" \
@@ -334,6 +334,7 @@ start_site() { # name folder port
     write "$conf/mime.types" <"$preset/mime.types"
     write "$conf/fastcgi_params" <"$preset/fastcgi_params"
     write "$conf/visitor.conf" <"$preset/visitor.conf"
+    write "$conf/refused.conf" <"$preset/refused.conf"
     step "starting $1"
     start_yorozu "$1" "$folder" "$port"
 }

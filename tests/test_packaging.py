@@ -49,7 +49,7 @@ def test_what_is_in_them(made):
     # Whatever is below /etc is the administrator's.
     conffiles = (tree / 'DEBIAN/conffiles').read_text().split()
     assert conffiles == sorted('/' + str(path.relative_to(tree)) for path in (tree / 'etc').rglob('*') if path.is_file()), conffiles
-    for name in ('nginx.conf', 'mime.types', 'fastcgi_params', 'visitor.conf', 'sites-enabled/default'):
+    for name in ('nginx.conf', 'mime.types', 'fastcgi_params', 'refused.conf', 'visitor.conf', 'sites-enabled/default'):
         assert f'/etc/yorozu/{name}' in conffiles, name
     assert (tree / 'etc/yorozu/conf.d').is_dir()
     bill = json.loads(gzip.decompress((tree / 'usr/share/doc/yorozu/sbom.cdx.json.gz').read_bytes()))

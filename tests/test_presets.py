@@ -430,3 +430,29 @@ def test_supercache_sends_the_plugin_s_files_without_php():
         # With PHP gone, what lies there is still sent.
         preset.php.stop()
         equal(ask(folder, f'{base}/').body, b'front http')
+
+
+# What lies in the folder of a site and is no visitor's: never handed out, and what of it is PHP never run.
+HIDDEN = ['.env', '.git/config', '.git/x.zip', '.htpasswd', '.user.ini', '.wp-config.php.swp', 'wp-config.php~', 'wp-config.php.bak',
+          'wp-config.php.dist', 'wp-config.php.old', 'wp-config.php.orig', 'wp-config.php.save', 'wp-config.php.swp', 'dump.sql', 'dump.sql.gz',
+          'debug.log', 'wp-content/debug.log', 'wp-content/cache/x.php', 'wp-content/cache/meta/wp-cache-1.meta',
+          'wp-content/cache/supercache/other.example/index.html', 'wp-content/uploads/x.php', 'wp-content/uploads/x.PHP',
+          'wp-content/uploads/x.phtml', 'wp-content/uploads/2026/11/x.php', 'sites/default/files/x.php']
+FORMS = ['/{}', '/{}/', '/{}/y', '/{}/y.php', '/{}/y.css', '/{}%2f', '/{}?y.jpg', '//{}', '/./{}', '/x/../{}']
+
+
+@pytest.mark.parametrize('name', ['wordpress', 'https', 'microcache', 'supercache', 'upload'])
+def test_no_preset_hands_out_or_runs_what_is_not_for_visitors(name):
+    with Preset(name) as preset:
+        for file in HIDDEN:
+            (preset.www / file).parent.mkdir(parents=True, exist_ok=True)
+            (preset.www / file).write_text("<?php echo 'HID', 'DEN'; // HIDDEN")
+        # What is beside it is a visitor's.
+        (preset.www / 'wp-content/uploads/a.jpg').write_text('picture')
+        for path in ('/wp-content/uploads/a.jpg', '/.well-known/x'):
+            (preset.www / path[1:]).parent.mkdir(exist_ok=True)
+            (preset.www / path[1:]).write_text('picture')
+            equal(get(preset.base, path).body, b'picture', path)
+        asked = [spelling.format(file) for file in HIDDEN for spelling in FORMS]
+        shown = [path for path in asked if b'HIDDEN' in get(preset.base, path).body]
+        equal(shown, [], name)

@@ -7,7 +7,7 @@ to run that differs by less than half a per cent, however busy the machine is. T
 optimised: what is judged is what is done for a request (one look-up more, a copy, a poll), not how well it was compiled. Allocations are the
 calls of the allocator, which are as many in either build.
 """
-import collections, pathlib, platform, re, shutil, socket, ssl, subprocess, threading
+import collections, contextlib, functools, pathlib, platform, re, shutil, socket, ssl, subprocess, threading
 import pytest
 from attacks import h2wire
 from attacks.origins import records
@@ -250,17 +250,35 @@ def allocations(dump):
     return count
 
 
-def of(path, body, connect=lambda server: Http1(server.port)):
-    """A test: what one request costs of a server."""
-    def test(server):
-        connection = connect(server)
+class Servers(contextlib.ExitStack):
+    """One server without and one with metrics, begun when they are needed: below valgrind a start takes longer than what is measured."""
 
-        def request():
-            got = connection.ask(path)
-            assert got == body, f'{len(got)} bytes came'
+    def begun(self, *metrics):
+        return self.enter_context(Counted(self.enter_context(Folder()), *metrics))
 
-        return server.measured(request)
-    return test
+    @functools.cached_property
+    def plain(self):
+        return self.begun()
+
+    @functools.cached_property
+    def metered(self):
+        return self.begun(METRICS)
+
+
+def measured(server, path, body, connect=lambda server: Http1(server.port)):
+    """What one request costs of a server."""
+    connection = connect(server)
+
+    def request():
+        got = connection.ask(path)
+        assert got == body, f'{len(got)} bytes came'
+
+    return server.measured(request)
+
+
+def of(*what):
+    """A test: what one request costs of the server without metrics."""
+    return lambda servers: measured(servers.plain, *what)
 
 
 def with_tls(server):
@@ -268,11 +286,9 @@ def with_tls(server):
     return Http1(server.tls_port, tls)
 
 
-def metered(server):
+def metered(servers):
     """What a hit costs when everything is counted: two per cent more at most."""
-    plain = of('/', PAGE)(server)
-    with Folder() as folder, Counted(folder, METRICS) as other:
-        found = of('/', PAGE)(other)
+    plain, found = measured(servers.plain, '/', PAGE), measured(servers.metered, '/', PAGE)
     print(f'{found.instructions / plain.instructions - 1:+.2%} for metrics')
     assert found.instructions <= plain.instructions * 1.02, f'{plain} without, {found} with metrics'
     assert found.allocations == plain.allocations, f'{plain} without, {found} with metrics'
@@ -297,18 +313,18 @@ VIEWERS = {
 }
 
 
-def test_cost_of_watched_hit():
+def test_cost_of_watched_hit(counted):
     """What a viewer costs each hit that it is not shown, or that is not in its sample: as little as counting. What is shown costs more, and is
     bounded for each second (crates/kernel/src/live/viewers.rs)."""
     for name, open_viewer in VIEWERS.items():
-        with Folder() as folder, Counted(folder, METRICS) as server:
-            connection, stream = Http1(server.port), open_viewer(server)
+        server = counted.metered
+        connection = Http1(server.port)
 
-            def request():
-                assert connection.ask('/') == PAGE
+        def request():
+            assert connection.ask('/') == PAGE
 
+        with open_viewer(server):
             _, dump = server.counted(request)
-            stream.close()
         told, telling = inclusive(dump, 'yorozu_kernel::live::tell')
         shown, showing = inclusive(dump, 'yorozu_kernel::live::viewers::tell_request::{{closure}}::{{closure}}')
         lines, writing = inclusive(dump, 'yorozu_server::live::events::request')
@@ -380,9 +396,8 @@ def accept(name, found):
 
 @pytest.fixture(scope='module')
 def counted():
-    """One server for all: below valgrind its start takes longer than what is measured."""
-    with Folder() as folder, Counted(folder) as server:
-        yield server
+    with Servers() as servers:
+        yield servers
 
 
 @pytest.mark.parametrize('name', TESTS)

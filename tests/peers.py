@@ -76,18 +76,6 @@ def until(what, condition, seconds=SECONDS, told=lambda: ''):
     return found
 
 
-def paced(seconds, test, tries=10):
-    """What a test gives that is right as long as it goes on fast enough: a time in which it fails and took longer than `seconds` is
-    not judged, for then the machine stood still, and it is repeated. It is told how often it was."""
-    for number in range(tries):
-        begun = time.monotonic()
-        try:
-            return test(number)
-        except AssertionError:
-            if time.monotonic() - begun <= seconds or number == tries - 1:
-                raise
-
-
 def listens(port, host='127.0.0.1'):
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0

@@ -2,7 +2,7 @@
 
 Every bound is `memory=` and MORE above what a server has when it begins, whatever clients do, and what was stored is given back
 when it is purged. A server may have LIMIT of data, so that one that breaks the bound ends instead of taking the machine with it.
-TIMES=8 gives the servers so many times the `memory=` and `keys_zone=` that are judged: the tests of what is stored must fail.
+TIMES=64 gives the servers so many times the `memory=` and `keys_zone=` that are judged: the tests of what is stored then fail.
 """
 import contextlib, os, pathlib, random, signal, socket, socketserver, subprocess, threading
 import pytest

@@ -1,12 +1,12 @@
 """HTTP/3 with clients of others: ngtcp2's (Debian's gtlsclient), aioquic with ls-qpack, Chromium."""
-import asyncio, base64, contextlib, hashlib, http.client, os, pathlib, random, re, signal, socket, socketserver, subprocess
+import asyncio, base64, contextlib, hashlib, http.client, os, random, re, signal, socket, socketserver, subprocess
 import threading, time, urllib.request
 import pytest
 from attacks import h2wire, h3wire
 from attacks.h2wire import request
 from browser import Browser
 from openssl import certificate
-from peers import SECONDS, YOROZU, Folder, Server, equal, until
+from peers import SECONDS, YOROZU, Folder, Server, equal, in_group, until
 
 PAGE = bytes(range(256)) * 8192
 INVALID_TOKEN = 0xb
@@ -462,7 +462,7 @@ def test_a_download_goes_on_while_a_new_binary_takes_over():
                         until('the end of the old one', lambda: server.process.poll() is not None)
                     finally:
                         os.kill(new, signal.SIGTERM)
-                        until('the end of the new one', lambda: not pathlib.Path(f'/proc/{new}').exists())
+                        until('the end of the new one', lambda: new not in in_group(server.pid))
 
 
 def test_datagrams_are_as_large_as_the_route_takes():

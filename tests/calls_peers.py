@@ -32,7 +32,7 @@ def fail(message, context):
 
 
 def slow(message, context):
-    threading.Event().wait(30)
+    threading.Event().wait(60)
     return b'late'
 
 

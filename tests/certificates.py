@@ -1,5 +1,5 @@
-"""Certificates and lists of revoked ones as no tool makes them: with any name, date and extension; openssl signs."""
-import base64, datetime, pathlib, subprocess
+"""Certificates and lists of revoked ones as no tool makes them: with any name, date and extension; OpenSSL signs."""
+import base64, ctypes, datetime, pathlib, subprocess
 
 NOW = datetime.datetime.now(datetime.timezone.utc)
 
@@ -112,7 +112,11 @@ RSA_PSS = tlv(0x30, oid('1.2.840.113549.1.1.10'), tlv(
 OPTIONS = {'ec': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-256'], 'ed': ['ED25519'], 'rsa': ['RSA'],
            'small': ['RSA', '-pkeyopt', 'rsa_keygen_bits:1024'], 'p384': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-384'],
            'p521': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-521'], 'pss': ['RSA']}
-PSS = ['-sigopt', 'rsa_padding_mode:pss', '-sigopt', 'rsa_pss_saltlen:32']
+# A process for each of hundreds of signatures takes longer than all else.
+LIBRARY = ctypes.CDLL('libcrypto.so.3')
+for function in ('BIO_new_mem_buf', 'PEM_read_bio_PrivateKey', 'EVP_MD_CTX_new', 'EVP_get_digestbyname'):
+    getattr(LIBRARY, function).restype = ctypes.c_void_p
+RSA_PKCS1_PSS_PADDING = 6
 
 
 def algorithm(kind, digest):
@@ -128,21 +132,28 @@ def algorithm(kind, digest):
 
 
 class Key:
-    contents = iter(range(1_000_000))
-
     def __init__(self, folder, label, kind='ec'):
         self.kind, self.path = kind, pathlib.Path(folder) / f'{label}.key'
         subprocess.run(['openssl', 'genpkey', '-algorithm', *OPTIONS[kind], '-out', self.path], check=True, capture_output=True)
         self.public = subprocess.run(['openssl', 'pkey', '-in', self.path, '-pubout', '-outform', 'DER'],
                                      check=True, capture_output=True).stdout
+        text = self.path.read_bytes()
+        bio = ctypes.c_void_p(LIBRARY.BIO_new_mem_buf(text, len(text)))
+        self.private = ctypes.c_void_p(LIBRARY.PEM_read_bio_PrivateKey(bio, None, None, None))
 
     def signed(self, content, digest):
         """Content with its signature, as certificates and lists have it."""
-        file = self.path.parent / f'content-{next(self.contents)}'
-        file.write_bytes(content)
-        command = ['pkeyutl', '-sign', '-rawin', '-inkey', self.path, '-in'] if self.kind == 'ed' \
-            else ['dgst', f'-{digest}', *(PSS if self.kind == 'pss' else []), '-sign', self.path]
-        signature = subprocess.run(['openssl', *command, file], check=True, capture_output=True).stdout
+        pointer = ctypes.c_void_p
+        hashed = None if self.kind == 'ed' else pointer(LIBRARY.EVP_get_digestbyname(digest.encode()))
+        context, settings = pointer(LIBRARY.EVP_MD_CTX_new()), pointer()
+        assert LIBRARY.EVP_DigestSignInit(context, ctypes.byref(settings), hashed, None, self.private) == 1
+        if self.kind == 'pss':
+            assert LIBRARY.EVP_PKEY_CTX_set_rsa_padding(settings, RSA_PKCS1_PSS_PADDING) == 1
+            assert LIBRARY.EVP_PKEY_CTX_set_rsa_pss_saltlen(settings, 32) == 1
+        out, length = ctypes.create_string_buffer(1024), ctypes.c_size_t(1024)
+        assert LIBRARY.EVP_DigestSign(context, out, ctypes.byref(length), content, ctypes.c_size_t(len(content))) == 1
+        LIBRARY.EVP_MD_CTX_free(context)
+        signature = out.raw[:length.value]
         return tlv(0x30, content, algorithm(self.kind, digest), tlv(3, b'\0' + signature))
 
 

@@ -4,8 +4,9 @@ import contextlib, http.client, itertools, os, pathlib, random, shutil, signal, 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
 NGINX = '/usr/sbin/nginx'
-# How many times longer than on a quiet machine anything may take.
-PATIENCE = float(os.environ.get('PATIENCE', '1'))
+# Nothing here waits longer for what is to come about. It decides nothing where all is well.
+SECONDS = 60
+PATIENCE = 1
 # Followed by the script's name.
 FASTCGI = f'include {ROOT}/presets/fastcgi_params; fastcgi_param SCRIPT_FILENAME'
 
@@ -16,7 +17,7 @@ def equal(got, wanted, what=''):
 
 def get(port, path='/', method='GET', body=None, **fields):
     """Asks over a new connection; an answer of http.client, with its `content`."""
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=SECONDS)
     connection.request(method, path, body, {n.replace('_', '-'): v for n, v in fields.items()})
     answer = connection.getresponse()
     answer.content = answer.read()
@@ -62,28 +63,17 @@ def free_port():
                 pass
 
 
-def until(what, condition, seconds=60):
-    """Waits for what comes about elsewhere. Half of the time at most goes into looking, as that is taken from what is waited for."""
+def until(what, condition, seconds=SECONDS, told=lambda: ''):
+    """Waits for what comes about elsewhere; `told` says what is there instead. Half of the time at most goes into looking, as that
+    is taken from what is waited for."""
     begun = time.monotonic()
-    end = begun + seconds * PATIENCE
+    end = begun + seconds
     while not (found := condition()):
         now = time.monotonic()
-        assert now < end, f'waited in vain for {what}'
+        assert now < end, f'waited in vain for {what} {told()}'
         time.sleep(min(max(0.01, now - begun), 0.5))
         begun = time.monotonic()
     return found
-
-
-def paced(seconds, test, tries=10):
-    """What a test gives that is right as long as it goes on fast enough: a time in which it fails and took longer than `seconds` is
-    not judged, for then the machine stood still, and it is repeated. It is told how often it was."""
-    for number in range(tries):
-        begun = time.monotonic()
-        try:
-            return test(number)
-        except AssertionError:
-            if time.monotonic() - begun <= seconds or number == tries - 1:
-                raise
 
 
 def listens(port, host='127.0.0.1'):
@@ -138,7 +128,7 @@ class Process:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(SECONDS)
             except subprocess.TimeoutExpired:
                 pass
         try:

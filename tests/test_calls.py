@@ -29,7 +29,7 @@ class Service(Process):
 def ask(port, *calls, authority=''):
     """What calls came to, by name."""
     done = subprocess.run([python(), PEERS, 'ask', f'127.0.0.1:{port}', authority, *calls], capture_output=True, text=True,
-                          timeout=200)
+                          timeout=600)
     assert done.returncode == 0, done.stderr
     return dict(line.split(' ', 1) for line in done.stdout.splitlines())
 

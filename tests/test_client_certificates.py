@@ -342,7 +342,7 @@ def asked(port, host, certificate):
     """The answer to a client with a certificate; the name of the failure without an answer."""
     try:
         used = client(certificate)
-        with socket.create_connection(('127.0.0.1', port), timeout=20) as plain, \
+        with socket.create_connection(('127.0.0.1', port), timeout=60) as plain, \
                 used.wrap_socket(plain, server_hostname=host) as connection:
             connection.sendall(f'GET / HTTP/1.0\r\nHost: {host}\r\n\r\n'.encode())
             answer = b''
@@ -527,7 +527,7 @@ class Client:
         self.open(session)
 
     def open(self, session=None):
-        plain = socket.create_connection(('127.0.0.1', self.port), timeout=20)
+        plain = socket.create_connection(('127.0.0.1', self.port), timeout=60)
         self.connection = self.context.wrap_socket(plain, server_hostname=self.name, session=session)
 
     def ask(self, host, path='/'):

@@ -1,9 +1,9 @@
 """More than one machine: purges over Redis, with nodes, servers and networks that come and go."""
 import asyncio, collections, contextlib, ctypes, http.client, http.server, itertools, json, os, random, re, shutil, signal
-import socket, statistics, subprocess, sys, threading, time, urllib.parse
+import socket, subprocess, sys, threading, time, urllib.parse
 import pytest
 from monitoring import Viewer
-from peers import NGINX, PATIENCE, ROOT, YOROZU, Folder, Memcached, Process, Server, free_port, listens, paced, until
+from peers import NGINX, ROOT, SECONDS, YOROZU, Folder, Memcached, Process, Server, free_port, listens, until
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
@@ -11,6 +11,7 @@ VERSIONS, ASKED = collections.Counter(), collections.Counter()
 HELD = threading.Event()
 SECRET = 'a secret of more than sixteen bytes'
 TOKEN = 'a-token-of-sixteen-bytes'
+STORM = float(os.environ.get('STORM', 0))
 
 
 class Origin(http.server.BaseHTTPRequestHandler):
@@ -21,7 +22,7 @@ class Origin(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers.get('Content-Length', 0)))
         if 'held' in self.path:
-            HELD.wait(30)
+            HELD.wait(SECONDS)
         self.do_GET()
 
     def do_GET(self):
@@ -90,7 +91,7 @@ class Redis(Process):
         self.wait_for(self.answers)
 
     def ask(self, *words):
-        with socket.create_connection(('127.0.0.1', self.port), 10) as connection:
+        with socket.create_connection(('127.0.0.1', self.port), SECONDS) as connection:
             return ask(connection.makefile('rwb'), *words)
 
     def entries(self, stream='yorozu'):
@@ -282,7 +283,7 @@ class Node(Server):
         return listens(self.port, self.host) and self.log().count('start worker threads') >= starts
 
     def ask(self, path, method='GET', body=None, headers=()):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
         try:
             connection.request(method, path, body, {'Host': 'site.example', **dict(headers)})
             answer = connection.getresponse()
@@ -330,8 +331,8 @@ class Node(Server):
         os.kill(self.pid, signal.SIGHUP)
         until('the reload', lambda: self.log().count('reconfigured') > lines)
 
-    def becomes(self, path, version, seconds=10):
-        until(f'{path} at version {version} on {self.name}', lambda: self.page(path)[0] >= version, seconds)
+    def becomes(self, path, version):
+        until(f'{path} at version {version} on {self.name}', lambda: self.page(path)[0] >= version)
 
     def says(self, text, count=1):
         until(f'a line with "{text}" on {self.name}', lambda: self.log().count(text) >= count)
@@ -405,25 +406,21 @@ def test_viewers_are_told_of_purges_of_other_nodes():
 
 
 def test_others_follow_at_once():
-    """The first new answer of others comes within 100 ms of the purge, also through a reload."""
+    """Others are told of a purge, and do not ask for what is new now and then: between the purge and the first new answer are some
+    requests, not hundreds; also through a reload. The best of some rounds is judged."""
     with site() as (_, nodes):
         a, b, c = nodes
-        took = []
-        for number in range(1, 101):
-            if number == 50:
-                b.reload()
-            warm(nodes, '/1')
-            VERSIONS['/1'] += 1
-            a.purge('/1')
-            begun = time.monotonic()
-            for node in b, c:
-                while node.page('/1')[0] < number:
-                    pass
-                took.append(time.monotonic() - begun)
-        took.sort()
-        print(f'others followed after {statistics.median(took) * 1000:.1f} ms, p99 {took[-2] * 1000:.1f} ms')
-        # All but what a machine that is busy with other things holds up.
-        assert statistics.median(took) < 0.02 * PATIENCE and took[len(took) * 95 // 100] < 0.1 * PATIENCE, took[-20:]
+        for rounds in range(1, 6), range(6, 11):
+            asked = collections.defaultdict(list)
+            for number in rounds:
+                warm(nodes, '/1')
+                VERSIONS['/1'] += 1
+                a.purge('/1')
+                for node in b, c:
+                    asked[node.name].append(next(count for count in itertools.count() if node.page('/1')[0] >= number))
+            print(f'old answers after a purge: {dict(asked)}')
+            assert all(min(counts) < 30 for counts in asked.values()), asked
+            b.reload()
 
 
 def test_a_node_that_was_away_reads_before_it_serves():
@@ -455,7 +452,6 @@ def test_without_redis_a_start_purges_everything():
         a.kill()
         os.kill(redis.pid, signal.SIGSTOP)
         VERSIONS['/1'] += 1
-        begun = time.monotonic()
         a.again()
         assert a.page('/1') == (1, 'MISS')
         a.says('what the other nodes purged is not known: everything stored is purged softly')
@@ -525,72 +521,44 @@ def test_the_queue_on_disk_is_bounded():
 
 def test_who_is_cut_off_says_so():
     """Also a node that purges nothing; it follows as soon as the network is back."""
-    paced(5, lambda _: one_that_is_cut_off())
-
-
-def one_that_is_cut_off():
     with site('ab', bus=USUAL) as (redis, (a, b)):
         warm([a, b], '/1')
         until('the bus', lambda: a.metric('connected') == 1)
         a.way.is_cut.set()
-        begun = time.monotonic()
-        until('that it is noticed', lambda: a.metric('connected') == 0, 15)
-        noticed = time.monotonic() - begun
+        until('that it is noticed', lambda: a.metric('connected') == 0)
         a.says('does not answer, purges are queued')
         VERSIONS['/1'] += 1
-        assert b.purge('/1') == 'sent'
+        b.purge('/1')
         assert a.page('/1') == (0, 'HIT'), 'it goes on serving what it has'
         a.way.is_cut.clear()
-        begun = time.monotonic()
         a.becomes('/1', 1)
-        followed = time.monotonic() - begun
         until('the bus', lambda: a.metric('connected') == 1)
         a.says('answers again')
-        assert a.log().count('does not answer') == a.log().count('answers again') == 1, a.log()
-        print(f'noticed after {noticed:.1f} s, followed after {followed:.1f} s')
-        # As documented.
-        assert noticed < 5 * max(PATIENCE, 1.5) and followed < 2 * max(PATIENCE, 1.5)
 
 
 def test_a_line_that_is_cut_and_healed(own_network):
-    """Packets of a node are lost both ways, for less than the bus waits for an answer and for longer: the others follow one another
-    at once, what it purges itself is done there, and all know all once the line is there again."""
-    paced(14, lambda _: line_that_is_cut())
-
-
-def line_that_is_cut():
+    """Packets of a node are lost both ways, for less than the bus waits for an answer and for longer: the others follow one another,
+    what it purges itself is done there, and all know all once the line is there again."""
     with site(network=Namespace, bus=SHORT) as (redis, (a, b, c)):
         warm([a, b, c], '/1', '/2', '/3')
-        took = []
-        for number, seconds in enumerate((0.1, 0.5, 2, 6), 1):
+        for number, seconds in enumerate((0, 0.5, 4), 1):
             warm([a, b, c], '/2')
             c.way.is_cut.set()
-            cut = time.monotonic()
             for node, other, path in (a, b, '/1'), (b, a, '/2'):
                 VERSIONS[path] += 1
-                assert node.purge(path) == 'sent'
-                begun = time.monotonic()
-                while other.page(path)[0] < VERSIONS[path]:
-                    pass
-                took.append(time.monotonic() - begun)
+                node.purge(path)
+                other.becomes(path, VERSIONS[path])
             assert c.page('/2') == (number - 1, 'HIT'), 'it goes on serving what it has'
             VERSIONS['/3'] += 1
-            told = c.purge('/3')
+            assert c.purge('/3') == 'queued'
             assert c.page('/3')[0] == number, 'its own purge is done'
-            time.sleep(max(0, cut + seconds - time.monotonic()))
-            assert told == 'queued' and [node.page('/3')[0] for node in (a, b)] == [number - 1] * 2
+            time.sleep(seconds)
+            assert [node.page('/3')[0] for node in (a, b)] == [number - 1] * 2
             c.way.is_cut.clear()
-            healed = time.monotonic()
             for node in a, b, c:
                 for path in '/1', '/2', '/3':
                     node.becomes(path, number)
-            followed = time.monotonic() - healed
             until('the queue', lambda: c.metric('queued') == 0 and c.metric('connected') == 1)
-            print(f'cut for {seconds} s: all know all {followed:.2f} s after it is there again, the others after {max(took[-2:]):.3f} s')
-            # As documented.
-            assert followed < 2 * max(PATIENCE, 1.5), followed
-        # All but what a machine that is busy with other things holds up.
-        assert statistics.median(took) < 0.1 * PATIENCE, took
         assert all(GONE not in node.log() and 'are missing' not in node.log() for node in (a, b, c))
 
 
@@ -836,7 +804,7 @@ def test_what_is_too_long_is_passed():
         VERSIONS['/1'] += 1
         a.purge('/1')
         b.way.is_cut.clear()
-        b.becomes('/1', 1, 60)
+        b.becomes('/1', 1)
         assert GONE not in a.log() + b.log()
         for words in ['x', 'y' * (65 << 20)], ['x'] * 70_000:
             before = [node.log().count(GONE) for node in (a, b)]
@@ -846,7 +814,7 @@ def test_what_is_too_long_is_passed():
             warm((a, b), '/1')
             VERSIONS['/1'] += 1
             a.purge('/1')
-            b.becomes('/1', VERSIONS['/1'], 60)
+            b.becomes('/1', VERSIONS['/1'])
 
 
 def test_nodes_that_redis_forgot_are_waited_for():
@@ -998,7 +966,7 @@ def test_a_replica_of_a_cluster_takes_over():
             master.kill()
             VERSIONS['/1'] += 1
             assert a.purge('/1') == 'queued'
-            b.becomes('/1', 2, 60)
+            b.becomes('/1', 2)
             until('the new master', lambda: a.purge('/1') == 'sent')
             assert any(is_master(server) and server.holds('yorozu') for server in servers if server is not master)
 
@@ -1007,7 +975,7 @@ class Locked(Redis):
     """A server with a password."""
 
     def ask(self, *words):
-        with socket.create_connection(('127.0.0.1', self.port), 10) as connection:
+        with socket.create_connection(('127.0.0.1', self.port), SECONDS) as connection:
             stream = connection.makefile('rwb')
             ask(stream, 'AUTH', 'word')
             return ask(stream, *words)
@@ -1051,7 +1019,7 @@ sentinel failover-timeout web 2000
             master.kill()
             VERSIONS['/1'] += 1
             assert a.purge('/1') == 'queued'
-            b.becomes('/1', 2, 60)
+            b.becomes('/1', 2)
             until('the new master', lambda: a.purge('/1') == 'sent')
             # It has pages as well.
             def is_shared():
@@ -1215,7 +1183,7 @@ def test_a_page_that_ends_does_not_come_back():
         b.kill()
         b.again()
         VERSIONS['/slow-ends'] += 1
-        until('its end', lambda: a.page('/slow-ends')[1] == 'MISS', 15)
+        until('its end', lambda: a.page('/slow-ends')[1] == 'MISS')
         # It may be fresh on the disk of another node, which does not send it again.
         b.page('/slow-ends')
         assert a.page('/slow-ends')[0] == 1 and b.shared('stored') == 0
@@ -1307,7 +1275,7 @@ def test_a_lease_is_waited_for_no_longer_than_a_lock():
         assert b.page('/slow')[1] == 'MISS'
         took = time.monotonic() - begun
         print(f'waited {took:.1f} s for a lease')
-        assert 1 <= took < 30, took
+        assert 1 <= took < SECONDS, took
 
 
 def test_a_lease_is_given_back_by_its_holder_alone():
@@ -1372,39 +1340,23 @@ def test_a_new_node_costs_no_page():
 
 
 def test_hits_in_memory_do_not_wait_for_the_tier():
-    """Neither Redis of the bus nor of the tier has a part in a hit, also while it stands still and the circuit is open."""
-    with site('a', bus='redis://127.0.0.1:@REDIS@?timeout=100ms', shared='redis://127.0.0.1:@REDIS@?timeout=100ms') as (redis, [a]):
-        warm([a], '/1')
-        def p99():
-            connection, took = http.client.HTTPConnection('127.0.0.1', a.port, timeout=30), []
-            for _ in range(500):
-                begun = time.monotonic()
-                connection.request('GET', '/1', headers={'Host': 'site.example'})
-                answer = connection.getresponse()
-                answer.read()
-                assert answer.headers['X-Cache'] == 'HIT'
-                took.append(time.monotonic() - begun)
-            return sorted(took)[494]
-        before, during = [], []
-        for number in range(3):
-            before.append(p99())
+    """Neither Redis of the bus nor of the tier has a part in a hit: it stands still, and would be waited for longer than a client waits;
+    nor where it is known to stand still."""
+    url = 'redis://127.0.0.1:@REDIS@?timeout='
+    for timeout in '600s', '100ms':
+        with site('a', bus=f'{url}{timeout}&start_timeout=10s', shared=url + timeout) as (redis, [a]):
+            warm([a], '/1')
             os.kill(redis.pid, signal.SIGSTOP)
             def is_open():
                 # Something waits for it meanwhile. Who has given up before it is asked says nothing of it.
                 a.ask(f'/2-{random.random()}')
-                return a.log().count('pages are made without it') > number
-            until('an open circuit', is_open)
-            a.purge('/3')
-            during.append(p99())
+                return 'pages are made without it' in a.log()
+            if timeout == '100ms':
+                until('an open circuit', is_open)
+                a.purge('/3')
+            for _ in range(100):
+                assert a.page('/1') == (0, 'HIT')
             os.kill(redis.pid, signal.SIGCONT)
-            def is_closed():
-                a.ask(f'/{random.random()}')
-                return a.log().count('answers again') > number
-            until('the tier', is_closed)
-            until('the bus', lambda: a.metric('connected') == 1)
-        print(f'p99 of hits {min(before) * 1000:.2f} ms, while Redis stands still {min(during) * 1000:.2f} ms')
-        # Far below what an answer of it is waited for.
-        assert min(during) < max(2 * min(before), 0.01) * PATIENCE, (before, during)
 
 
 def test_without_the_tier_pages_are_made():
@@ -1415,11 +1367,8 @@ def test_without_the_tier_pages_are_made():
         lines = lambda: b.log().count('pages are made without it')
         before = lines()
         os.kill(tier.pid, signal.SIGSTOP)
-        begun = time.monotonic()
         for number in range(100):
             assert b.page(f'/{number}') == (0, 'MISS')
-        took = time.monotonic() - begun
-        print(f'100 pages without the tier took {took:.2f} s')
         b.says('does not answer, pages are made without it')
         assert lines() <= before + 1, b.log()
         os.kill(tier.pid, signal.SIGCONT)
@@ -1485,15 +1434,12 @@ class FullMemcached:
 
 def test_a_full_memcached_is_waited_for_by_nobody():
     server = FullMemcached()
-    with site('ab', shared=f'memcached://127.0.0.1:{server.port}?timeout=5s') as (_, nodes):
-        begun = time.monotonic()
+    # Who waited for a claim that another node holds would wait longer than a client.
+    http = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_lock_timeout 600s;')
+    with site('ab', http=http, shared=f'memcached://127.0.0.1:{server.port}?timeout=5s&lease=600s') as (_, nodes):
         for number in range(4):
             for node in nodes:
                 assert node.page(f'/{number}') == (0, 'MISS')
-        took = time.monotonic() - begun
-        # As long as a claim that another node holds; one would be waited for four times by each node.
-        print(f'8 pages took {took:.2f} s')
-        assert took < 20, took
         for node in nodes:
             node.says('shared tier of zone "pages" refuses what it is asked: SERVER_ERROR out of memory storing object')
         assert server.asked[b'add'] == 8, server.asked
@@ -1529,7 +1475,7 @@ def found_by_nginx(folder, servers, keys):
             set $memcached_key $arg_key; memcached_next_upstream off; memcached_pass caches; }} }}"""
     with Server(folder, conf, NGINX) as nginx:
         def has(key):
-            connection = http.client.HTTPConnection('127.0.0.1', nginx.port, timeout=30)
+            connection = http.client.HTTPConnection('127.0.0.1', nginx.port, timeout=SECONDS)
             connection.request('GET', f'/?key={key}')
             return connection.getresponse().status == 200
         return [key for key in keys if has(key)]
@@ -1626,7 +1572,7 @@ def test_the_preset_of_a_node_and_of_its_balancer_are_taken():
 
 
 class Storm:
-    """Readers and purgers of three nodes while all that can fail fails.
+    """Readers and purgers of three nodes while all that can fail fails, once each; STORM=60 goes on for a minute.
 
     A purger raises a page's version at the origin and has it purged on a node; once that has answered, no answer of that
     node to a request that begins later may show an older one.
@@ -1641,9 +1587,10 @@ class Storm:
         self.redis, self.nodes = redis, nodes
         # In turn, so that none is left out.
         self.troubles = itertools.cycle(random.sample(troubles, len(troubles)))
+        self.rounds, self.end = len(troubles), time.monotonic() + STORM
         self.lock, self.is_over = threading.Lock(), threading.Event()
         self.least = {node.name: collections.Counter() for node in nodes}
-        self.last, self.problems, self.counts = collections.Counter(), [], collections.Counter()
+        self.last, self.problems, self.counts, self.done = collections.Counter(), [], collections.Counter(), collections.Counter()
 
     def guarded(self, work):
         def run():
@@ -1652,6 +1599,7 @@ class Storm:
                     work()
             except Exception as problem:
                 self.problems.append(repr(problem))
+                self.is_over.set()
         thread = threading.Thread(target=run)
         thread.start()
         return thread
@@ -1666,6 +1614,7 @@ class Storm:
             time.sleep(0.01)
             return
         self.counts[how] += 1
+        self.done['read'] += 1
         if version < least:
             self.problems.append(f'{node.name} shows {page} at {version} ({how}), purged at {least}')
 
@@ -1681,14 +1630,17 @@ class Storm:
             return
         if answer.status in (200, 412):
             self.counts[answer.headers['X-Purge-Bus']] += 1
+            self.done['purge'] += 1
             with self.lock:
                 self.least[node.name][page] = max(self.least[node.name][page], version)
                 self.last[page] = max(self.last[page], version)
         time.sleep(0.02)
 
     def trouble(self):
-        node = random.choice(self.nodes)
-        what = next(self.troubles)
+        if self.rounds <= 0 and time.monotonic() >= self.end:
+            return self.is_over.set()
+        self.rounds -= 1
+        node, what, before = random.choice(self.nodes), next(self.troubles), self.done.copy()
         self.counts[what] += 1
         if what == 'reload':
             node.reload()
@@ -1719,13 +1671,11 @@ class Storm:
             os.kill(self.redis.pid, signal.SIGCONT)
         else:
             self.redis.ask(*{'trim': ['XTRIM', 'yorozu', 'MAXLEN', 1], 'flush': ['FLUSHALL']}[what])
-        time.sleep(random.random() / 5)
+        until('readers and purgers', lambda: self.problems or self.done['read'] >= before['read'] + 20 and self.done['purge'] >= before['purge'] + 5)
 
-    def run(self, seconds):
+    def run(self):
         threads = [self.guarded(work) for work in [self.read] * 4 + [self.purge] * 2]
         trouble = self.guarded(self.trouble)
-        time.sleep(seconds)
-        self.is_over.set()
         for thread in [*threads, trouble]:
             thread.join()
         print(dict(self.counts))
@@ -1738,13 +1688,13 @@ class Storm:
                 node.becomes(page, self.last[page])
 
 
-def storm(troubles, seconds=6, **more):
-    seed = int(os.environ.get('SEED', random.randrange(10**6)))
+def storm(troubles, **more):
+    seed = int(os.environ.get('SEED', 1))
     print(f'SEED={seed}')
     random.seed(seed)
     bus = 'redis://127.0.0.1:@REDIS@?timeout=200ms&start_timeout=10s'
     with site(bus=bus, redis=['--appendonly', 'yes'], **more) as (redis, nodes):
-        Storm(redis, nodes, troubles).run(float(os.environ.get('SECONDS', seconds)))
+        Storm(redis, nodes, troubles).run()
         return nodes[0].log() + nodes[1].log() + nodes[2].log()
 
 
@@ -1764,10 +1714,10 @@ def test_no_node_shows_what_it_purged_of_shared_pages():
 
 
 def test_no_node_shows_what_it_purged_through_partitions(own_network):
-    storm(Storm.PARTITIONS + Storm.MILD + Storm.WILD, 15, network=Namespace, shared='redis://127.0.0.1:@REDIS@')
+    storm(Storm.PARTITIONS + Storm.MILD + Storm.WILD, network=Namespace, shared='redis://127.0.0.1:@REDIS@')
 
 
 def test_all_nodes_come_to_know_all_through_partitions(own_network):
-    log = storm(Storm.PARTITIONS + ['reload', 'kill'], 12, network=Namespace)
+    log = storm(Storm.PARTITIONS + ['reload', 'kill'], network=Namespace)
     for text in GONE, 'are missing', 'is not known':
         assert text not in log, [line for line in log.splitlines() if text in line]

@@ -124,7 +124,7 @@ def cases(folder):
 
 
 def asked(port, number):
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=20)
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
     connection.request('GET', f'/{number}/')
     return connection.getresponse().status
 

@@ -22,7 +22,7 @@ def context(maximum=None, **client):
 
 def ask(port, used, session=None, name='localhost'):
     """One request on a new connection: the answer's text, the certificate, the session."""
-    with socket.create_connection(('127.0.0.1', port), timeout=20) as plain:
+    with socket.create_connection(('127.0.0.1', port), timeout=60) as plain:
         with used.wrap_socket(plain, server_hostname=name, session=session) as connection:
             connection.sendall(f'GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n'.encode())
             text = b''
@@ -148,7 +148,7 @@ def test_a_reload_brings_new_certificates_and_drops_no_connection():
         conf = f'''server {{ listen 127.0.0.1:$port ssl; return 200 ok;
             ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}'''
         with Server(folder, conf) as server:
-            kept = http.client.HTTPSConnection('127.0.0.1', server.port, context=context(), timeout=20)
+            kept = http.client.HTTPSConnection('127.0.0.1', server.port, context=context(), timeout=60)
             kept.request('GET', '/')
             equal(kept.getresponse().read(), b'ok')
             old = der(folder, 'localhost')
@@ -198,7 +198,7 @@ def test_keys_with_passwords_and_files_that_do_not_fit():
         with Server(folder, conf('locked.key')) as server:
             equal(curl(server.port), 'ok')
         refused = Server(folder, conf('other.key'), wait=False)
-        refused.process.wait(20)
+        refused.process.wait(60)
         assert 'cannot use certificate key' in (refused.folder / 'out').read_text()
 
 
@@ -226,7 +226,7 @@ def test_keys_open_in_every_form_that_openssl_writes():
             servers += server.replace('PASSWORDS', 'passwords')
             for program in (None, NGINX):
                 refused = Server(folder, server.replace('PASSWORDS', 'wrong'), program, wait=False)
-                refused.process.wait(20)
+                refused.process.wait(60)
                 assert 'cannot load certificate key' in (refused.folder / 'out').read_text(), (kind, cipher, is_traditional)
         here, there = pair(folder, servers)
         with here, there:
@@ -377,7 +377,7 @@ $proxy_protocol_server_addr $proxy_protocol_server_port $realip_remote_addr"; }}
             text = conf.replace('127.0.0.1:TLS', f'127.0.0.1:{tls}').replace('PLAIN', str(plain))
             with Server(folder, text, program=program) as server:
                 def say(port, introduction, secure=False):
-                    with socket.create_connection(('127.0.0.1', port), timeout=20) as connection:
+                    with socket.create_connection(('127.0.0.1', port), timeout=60) as connection:
                         answer = b''
                         try:
                             connection.sendall(introduction)
@@ -455,7 +455,7 @@ class Frames:
     """An HTTP/2 client that can misbehave."""
 
     def __init__(self, port, over=lambda plain: plain):
-        self.socket = over(socket.create_connection(('127.0.0.1', port), timeout=20))
+        self.socket = over(socket.create_connection(('127.0.0.1', port), timeout=60))
         self.socket.sendall(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
         self.send(4, 0, 0, b'')
 
@@ -588,7 +588,7 @@ def test_a_client_that_closes_tls_together_with_its_request_is_seen_to_leave():
                 path = f'/{maximum.name}'
                 read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
                 tls = context(maximum).wrap_bio(read, written, server_hostname='localhost')
-                with socket.create_connection(('127.0.0.1', server.port), timeout=20) as plain:
+                with socket.create_connection(('127.0.0.1', server.port), timeout=60) as plain:
                     while True:
                         try:
                             tls.do_handshake()

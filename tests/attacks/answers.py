@@ -4,13 +4,12 @@ Each answer comes over a kept connection, to one client after the other. Whateve
 client's connection and the next one on the upstream's get their own answers; and what is stored is what was sent.
 """
 import asyncio, fcntl, itertools, re, sys, termios
-import peers
 from peers import Folder, Server
 from . import answer_forms, fastcgi_forms
 from .answer_forms import EITHER, FAILURE, WHOLE
 from .origins import BEGIN, PARAMS, STDIN, Closing, FastcgiOrigin, HttpOrigin, answer, echo, record, records
 from .tried import ROUNDS
-from .wire import PATIENCE, Broken, Client, head
+from .wire import SECONDS, Broken, Client, head
 
 # Upstream groups, each with one kept connection, so that the next request is on the same one.
 LANES = 16
@@ -25,8 +24,8 @@ def configuration(http, fastcgi):
         for kind, port in (('proxy', http), ('fastcgi', fastcgi)):
             groups += f'upstream {kind}{lane} {{ server 127.0.0.1:{port}; keepalive 1; }}\n'
             asks = f'proxy_pass http://proxy{lane};' if kind == 'proxy' else f'fastcgi_pass fastcgi{lane}; {fastcgi_params}'
-            # Forms that promise more than they bring are given up soon, others come in time; the next client gets what it waits for.
-            for name, more in ('v', f'{kind}_read_timeout {round(peers.PATIENCE)}s;'), ('next', ''):
+            # Forms that may promise more than they bring are given up soon; what is whole is waited for, as what the next client asks for.
+            for name, more in ('v', f'{kind}_read_timeout 1s;'), ('w', ''), ('next', ''):
                 places += f'''location /{kind}/kept/{lane}/{name} {{ {asks} {more} }}
                   location /{kind}/head/{lane}/{name} {{ {asks} {more} }}
                   location /{kind}/live/{lane}/{name} {{ {asks} {more} {kind}_buffering off; }}
@@ -44,7 +43,7 @@ class Attack:
     def respond(self, own):
         """The answer that the target names by its number; to others their own."""
         def answered(request):
-            found = re.search(r'/v(\d+)$', request.target)
+            found = re.search(r'/[vw](\d+)$', request.target)
             if not found:
                 return own(request)
             form = self.forms[int(found[1])]
@@ -60,7 +59,7 @@ class Attack:
         if writer is None:
             return
         writer.write(form.late)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(SECONDS):
             while unacknowledged(writer):
                 await asyncio.sleep(0.001)
 
@@ -76,7 +75,7 @@ class Attack:
     async def one(self, port, case, form, place, number):
         method = 'HEAD' if '/head/' in place else 'GET'
         client = await Client.to(port)
-        target, first = f'{place}v{number}', True
+        target, first = f'{place}{"w" if form.kind == WHOLE else "v"}{number}', True
         for _ in range(2 if '/cached/' in place else 1):
             client, got = await self.asked(port, client, method, target)
             self.judge(case, form, method, got, first)

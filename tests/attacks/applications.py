@@ -10,7 +10,7 @@ from .answers import Attack
 from .fastcgi_forms import HEAD, heads
 from .origins import Closing, HttpOrigin, ScgiOrigin, UwsgiOrigin, answer, echo
 from .tried import ROUNDS
-from .wire import PATIENCE, Client, head
+from .wire import SECONDS, Client, head
 
 LANES = 8
 MODES = ('kept', 'live', 'cached', 'head')
@@ -266,7 +266,7 @@ async def geoip2(tried):
                 process = await asyncio.create_subprocess_exec(YOROZU, '-t', '-p', f'{place}/', '-c', str(place / 'conf'),
                     stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE)
                 try:
-                    async with asyncio.timeout(3 * PATIENCE):
+                    async with asyncio.timeout(SECONDS):
                         _, said = await process.communicate()
                 except TimeoutError:
                     process.kill()

@@ -1,8 +1,8 @@
 """Floods: more than any client needs, of what is cheap to send. Meanwhile others are served, and memory stays within bounds:
 the server has a limit of the system's, and its resident size is looked at all the time.
 """
-import asyncio, gzip, multiprocessing, socket, time
-from peers import PATIENCE, Folder, Server
+import asyncio, gzip, multiprocessing, socket
+from peers import SECONDS, Folder, Server
 from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM,
                      SETTINGS, WINDOW_UPDATE, Connection, frame, headers, literals, request)
 from .origins import STDERR, STDOUT, Closing, FastcgiOrigin, HttpOrigin, answer, record, records
@@ -12,8 +12,6 @@ from .wire import Client, ask, head
 DATA_BYTES = 1 << 30
 # What any flood may add to the resident size. The page of 2 MB is held once; a debug build needs more than a release.
 GROWTH_BYTES = 160 << 20
-# The longest that another client may wait meanwhile.
-WAIT_SECONDS = 3
 PAGE = bytes(range(256)) * 8192
 
 
@@ -94,18 +92,18 @@ class OtherClient:
         self.pipe.send(port)
 
     def end(self):
-        """The longest it waited, and what went wrong."""
+        """What went wrong; it waits for its answers as long as anything here."""
         self.pipe.send(None)
         return self.pipe.recv()
 
     @staticmethod
     def ask(pipe):
         while True:
-            port, longest, problems = pipe.recv(), 0, []
+            port, problems = pipe.recv(), []
             while not pipe.poll(0.02):
-                begun, got = time.monotonic(), b''
+                got = b''
                 try:
-                    with socket.create_connection(('127.0.0.1', port), 10 * PATIENCE) as client:
+                    with socket.create_connection(('127.0.0.1', port), SECONDS) as client:
                         client.sendall(head('/ok', fields={'Connection': 'close'}))
                         while piece := client.recv(4096):
                             got += piece
@@ -113,9 +111,8 @@ class OtherClient:
                         problems.append(f'got {got!r}')
                 except OSError as problem:
                     problems.append(repr(problem))
-                longest = max(longest, time.monotonic() - begun)
             pipe.recv()
-            pipe.send((longest, problems))
+            pipe.send(problems)
 
 
 class Watch:
@@ -138,20 +135,18 @@ class Watch:
     async def __aexit__(self, *_):
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-        longest, problems = self.other.end()
-        for problem in problems:
+        for problem in self.other.end():
             self.tried.failed(self.case, f'another client: {problem}')
         grown = self.most - self.before
-        self.tried.check(self.case, longest < WAIT_SECONDS * PATIENCE, f'another client waited for {longest:.1f} s')
         self.tried.check(self.case, grown < GROWTH_BYTES, f'the server grew by {grown >> 20} MB')
         self.tried.check(self.case, self.server.process.poll() is None, 'the server has ended')
 
 
-async def raw(port, *pieces, pause=0.0, count=1, patience=4):
+async def raw(port, *pieces, pause=0.0, count=1):
     """That number of connections that send the pieces; what each was answered."""
     async def one():
         try:
-            async with asyncio.timeout(patience * PATIENCE), await Client.to(port) as client:
+            async with asyncio.timeout(SECONDS), await Client.to(port) as client:
                 for piece in pieces:
                     client.send(piece)
                     await client.writer.drain()
@@ -165,16 +160,14 @@ async def raw(port, *pieces, pause=0.0, count=1, patience=4):
 # --- HTTP/1 -------------------------------------------------------------------------------------------
 
 async def slow_heads(server):
-    begun = time.monotonic()
     start = b'GET /ok HTTP/1.1\r\nHost: a.test\r\n'
-    answers = await raw(server.port, start, *[b'X: y\r\n'] * 25, pause=0.1, count=1000)
-    assert time.monotonic() - begun < 8 * PATIENCE, 'slow heads were waited for'
+    answers = await raw(server.port, start, *[b'X: y\r\n'] * 600, pause=0.1, count=400)
     assert not [one for one in answers if isinstance(one, TimeoutError)], 'slow heads went on'
 
 
 async def slow_contents(server):
     await raw(server.port, head('/x', 'POST', fields={'Content-Length': '1000'}), *[b'x'] * 15, pause=0.1,
-              count=300, patience=2)
+              count=300)
 
 
 async def refused(port, *data):
@@ -218,7 +211,7 @@ async def large_trailers(server):
 
 
 async def pipelined(server):
-    await raw(server.port, head('/stored/big') * 500, count=20, patience=2)
+    await raw(server.port, head('/stored/big') * 500, count=20)
 
 
 async def ranges(server):
@@ -226,22 +219,22 @@ async def ranges(server):
              'bytes=' + ','.join(['0-'] * 1300), 'bytes=' + ','.join(['-1'] * 1300)]
     await ask(server.port, '/stored/big')
     for span in spans:
-        await raw(server.port, head('/stored/big', fields={'Range': span}), count=40, patience=2)
+        await raw(server.port, head('/stored/big', fields={'Range': span}), count=40)
 
 
 # --- HTTP/2 -------------------------------------------------------------------------------------------
 
-async def h2(port, *frames, settings=b'', window=1 << 24, count=1, seconds=1.0):
+async def h2(port, *frames, settings=b'', window=1 << 24, count=1):
     """Connections that send frames and a PING; it is answered, or the connection ended."""
     async def one():
         async with await Connection.to(port, settings, window) as connection:
             try:
                 for piece in frames:
                     connection.send(piece)
-                    async with asyncio.timeout(5 * PATIENCE):
+                    async with asyncio.timeout(SECONDS):
                         await connection.writer.drain()
                 connection.send(frame(PING, content=bytes(8)))
-                await connection.until(lambda: connection.pongs or connection.goaway is not None, seconds)
+                await connection.until(lambda: connection.pongs or connection.goaway is not None)
             except (TimeoutError, OSError):
                 pass
     await asyncio.gather(*[one() for _ in range(count)])
@@ -338,10 +331,10 @@ async def acknowledgements(server):
 
 # --- what upstreams and their pages do ----------------------------------------------------------------
 
-async def asked(port, *targets, seconds=6):
+async def asked(port, *targets):
     """Each is answered in time, whatever with; a reader that stops reading does no harm."""
     async def one(target):
-        async with asyncio.timeout(seconds * PATIENCE), await Client.to(port) as client:
+        async with asyncio.timeout(SECONDS), await Client.to(port) as client:
             client.send(head(target, fields={'Connection': 'close'}))
             await client.reader.read(65536)
     results = await asyncio.gather(*map(one, targets), return_exceptions=True)
@@ -390,12 +383,8 @@ async def includes_of_itself(server):
     """The page goes on as long as its client reads, within bounds; without its client it ends."""
     async with await Client.to(server.port) as client:
         client.send(head('/ssi/twice'))
-        try:
-            async with asyncio.timeout(2):
-                while await client.reader.read(65536):
-                    pass
-        except TimeoutError:
-            pass
+        for _ in range(8):
+            await client.reader.read(65536)
     await asyncio.sleep(0.5)
     before = server.resident_bytes()
     await asyncio.sleep(0.5)

@@ -2,7 +2,7 @@
 is aioquic's.
 """
 import asyncio, logging, packages, ssl, time
-import peers
+from peers import SECONDS
 from openssl import certificate
 from .h2wire import number, request
 from .wire import Arriving
@@ -101,7 +101,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         self.flush()
 
     @classmethod
-    async def to(cls, port, start=START, near=None, seconds=10 * peers.PATIENCE, **more):
+    async def to(cls, port, start=START, near=None, seconds=SECONDS, **more):
         """A connection whose control stream begins with `start`; none is opened for nothing."""
         connection = cls.prepared(**more)
         await connection.connect(port, near)
@@ -223,7 +223,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
                 self.transport.sendto(data)
             quic._packet_number = builder.packet_number
 
-    async def end(self, seconds=10 * peers.PATIENCE):
+    async def end(self, seconds=SECONDS):
         """The code that the server ends the connection with; `None` if it does not."""
         await self.until(lambda: self.closed, seconds)
         return self.code
@@ -240,7 +240,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
             rest = rest[length:]
         return found
 
-    async def answer(self, stream, seconds=10 * peers.PATIENCE):
+    async def answer(self, stream, seconds=SECONDS):
         """An answer's fields and content; `None` if its stream was reset or the connection ended."""
         await self.until(lambda: stream in self.ended, seconds)
         if stream in self.resets or stream not in self.ended:
@@ -250,7 +250,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         heads = [dict(fields) for fields in sections if fields and fields[0][0] == b':status' and fields[0][1] >= b'200']
         return (heads[0] if heads else {}), b''.join(content for kind, content in frames if kind == DATA)
 
-    async def content(self, stream, seconds=10 * peers.PATIENCE):
+    async def content(self, stream, seconds=SECONDS):
         answer = await self.answer(stream, seconds)
         return answer and answer[1]
 

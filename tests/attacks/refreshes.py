@@ -7,7 +7,7 @@ many that may not store, while one page expires.
 import asyncio, contextlib, itertools, re
 from peers import Folder, Server
 from .origins import FastcgiOrigin, HttpOrigin, answer
-from .wire import Broken, Client, ask, head, together
+from .wire import SECONDS, Broken, Client, ask, head, together
 
 TOKEN = 'a-secret-of-sixteen-bytes-or-more'
 # Requests while the page is expired: method, content, fields.
@@ -106,7 +106,7 @@ async def refreshed(tried, port, versions, number, kind, mode, name, changes):
     await ask(port, path, method, content, fields=fields)
     states = []
     # A refresh in the background ends meanwhile, on a busy machine later.
-    end = asyncio.get_running_loop().time() + 5
+    end = asyncio.get_running_loop().time() + SECONDS
     while len(states) < 3 or changes and b' v2' not in got.body and asyncio.get_running_loop().time() < end:
         if states:
             await asyncio.sleep(0.05)

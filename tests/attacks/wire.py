@@ -1,9 +1,6 @@
 """Bytes of HTTP/1: a client that sends any bytes, and answers read as strictly as RFC 9112 says."""
 import asyncio, contextlib, dataclasses, re, socket
-import peers
-
-# Nothing here waits longer than this for a server.
-PATIENCE = 10 * peers.PATIENCE
+from peers import SECONDS
 
 
 class Broken(Exception):
@@ -50,7 +47,7 @@ async def connected(port, data=b''):
 class Arriving:
     """A connection that many wait for: `arrived` is set when something came, `closed` is said at its end."""
 
-    async def until(self, condition, seconds=PATIENCE):
+    async def until(self, condition, seconds=SECONDS):
         """Waits for an event; `False` if it does not come or the connection ends."""
         try:
             async with asyncio.timeout(seconds):
@@ -88,7 +85,7 @@ class Client:
 
     async def answer(self, method='GET'):
         """The next answer, interim ones passed over; `None` at the end of the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(SECONDS):
             while True:
                 answer = await self.head()
                 if answer is None or answer.status >= 200 or answer.status == 101:
@@ -148,7 +145,7 @@ class Client:
     async def rest(self):
         """All that comes until the connection ends."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SECONDS):
                 return await self.reader.read(-1)
         except ConnectionError:
             return b''

@@ -466,7 +466,7 @@ def test_kill_9_at_any_moment():
             root = issuer.root()
             server = Server(folder, conf_of(issuer, http_port))
             state = server.folder / 'state'
-            for round in range(12):
+            for round in range(8):
                 time.sleep(draw.random() * 2)
                 if draw.random() < 0.3:
                     # The master starts another server process.

@@ -133,16 +133,16 @@ def test_menu_items_by_whatever_way(site):
     ids = content(site)
     item = """wp_update_nav_menu_item(%d, 0, array('menu-item-title' => '%s', 'menu-item-url' => 'http://%s.invalid/',
         'menu-item-status' => 'publish'));"""
-    after(site, 'made', item % (ids['menu'], 'One', 'one') + item % (ids['menu'], 'Two', 'two'))
+    after(site, 'made', item % (ids['menu'], 'One', 'one') + item % (ids['menu'], 'Two', 'two'), paths=KINDS)
     find = "$ids = wp_list_pluck(array_filter(wp_get_nav_menu_items(%d), fn($one) => in_array($one->title, array('One', 'Two'))), 'ID');" % ids['menu']
     find += '$id = end($ids);'
-    changed = after(site, 'renamed', find + "wp_update_post(array('ID' => $id, 'post_title' => 'Three'));")
+    changed = after(site, 'renamed', find + "wp_update_post(array('ID' => $id, 'post_title' => 'Three'));", paths=KINDS)
     assert '/' in changed and '/feed/' not in changed, changed
-    after(site, 'address', find.replace("'Two'", "'Three'") + "update_post_meta($id, '_menu_item_url', 'http://three.invalid/');")
-    changed = after(site, 'deleted', find.replace("'Two'", "'Three'") + 'wp_delete_post($id, true);')
+    after(site, 'address', find.replace("'Two'", "'Three'") + "update_post_meta($id, '_menu_item_url', 'http://three.invalid/');", paths=KINDS)
+    changed = after(site, 'deleted', find.replace("'Two'", "'Three'") + 'wp_delete_post($id, true);', paths=KINDS)
     assert {'/', '/about/', '/post-one/'} <= changed, changed
     changed = after(site, 'deleted by REST', find + """wp_set_current_user(1); $request = new WP_REST_Request('DELETE', "/wp/v2/menu-items/$id");
-        $request->set_param('force', true); $answer = rest_do_request($request); if ($answer->is_error()) throw new Exception($answer->as_error()->get_error_message());""")
+        $request->set_param('force', true); $answer = rest_do_request($request); if ($answer->is_error()) throw new Exception($answer->as_error()->get_error_message());""", paths=KINDS)
     assert {'/', '/about/', '/post-one/'} <= changed, changed
 
 

@@ -96,11 +96,10 @@ class Site:
     def script(self, name, text):
         """Writes a file of PHP, which sees it at once: by itself it looks at one again after two seconds."""
         file = self.folder / 'www' / name
-        is_new = not file.exists()
         file.write_text(text)
-        if not is_new:
-            (self.folder / 'www/seen.php').write_text('<?php opcache_invalidate($_GET["file"], true); echo "seen";')
-            equal(self.get(f'/seen.php?file={file}', 'POST').body, b'seen')
+        # Also one that had its name before.
+        (self.folder / 'www/seen.php').write_text('<?php opcache_invalidate($_GET["file"], true); echo "seen";')
+        equal(self.get(f'/seen.php?file={file}', 'POST').body, b'seen')
 
     def php(self, code):
         """What PHP prints that runs in WordPress, as the site's own user."""

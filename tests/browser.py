@@ -1,6 +1,6 @@
 """A real browser over the WebDriver protocol: Debian's chromium, nothing installed besides."""
-import base64, json, shutil, subprocess, tempfile, time, urllib.error, urllib.request
-from peers import free_port
+import base64, contextlib, json, shutil, subprocess, tempfile, urllib.error, urllib.request
+from peers import free_port, until
 
 TAB, ENTER, SPACE = '\ue004', '\ue007', ' '  # WebDriver, section 17.4.2
 ELEMENT = 'element-6066-11e4-a52e-4f735466cecf'  # WebDriver, section 11: the web element identifier
@@ -33,18 +33,12 @@ class Browser:
         except urllib.error.HTTPError as error:
             raise RuntimeError(json.load(error)['value']['message']) from None
 
-    def wait(self, condition, what, seconds=30):
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                result = condition()
-                if result:
-                    return result
-            except (OSError, RuntimeError):
-                pass
-            if time.monotonic() > end:
-                raise AssertionError(f'waited in vain for {what}')
-            time.sleep(0.1)
+    def wait(self, condition, what):
+        def holds():
+            # As long as a page is loaded, much of it is not there.
+            with contextlib.suppress(OSError, RuntimeError):
+                return condition()
+        return until(what, holds)
 
     def open(self, url):
         self.call('POST', self.session + '/url', {'url': url})
@@ -93,5 +87,5 @@ class Browser:
             self.call('DELETE', self.session)
         finally:
             self.driver.terminate()
-            self.driver.wait(10)
+            self.driver.wait(60)
             shutil.rmtree(self.profile, ignore_errors=True)

@@ -1,18 +1,22 @@
 """What a server shows of itself, read by tests: samples of its metrics and events of its console."""
 import contextlib, http.client, http.server, json, re, socket, threading, time, urllib.parse
-from peers import PATIENCE, Server, equal, listens, until
+from peers import Server, equal, listens, until
 
 SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Origin(http.server.BaseHTTPRequestHandler):
-    """Says in the query what it answers: wait=seconds, h=Name:value, status=, tags=count, kb=, upgrade."""
+    """Says in the query what it answers: wait=seconds, pair (when another one is there, too), h=Name:value, status=, tags=count, kb=,
+    upgrade."""
     protocol_version = 'HTTP/1.1'
+    pair = threading.Barrier(2, timeout=60)
 
     def do_GET(self):
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
         time.sleep(float(query.get('wait', ['0'])[0]))
+        if 'pair' in query:
+            self.pair.wait()
         if 'upgrade' in query:
             self.wfile.write(b'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n')
             self.close_connection = True
@@ -78,7 +82,7 @@ def site(folder, web, http=CACHED, **more):
 
 
 def get(server, path, method='GET', **headers):
-    connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+    connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
     headers = {name.replace('_', '-'): value for name, value in headers.items()}
     connection.request(method, path, headers={'Host': 'site.example'} | headers)
     answer = connection.getresponse()
@@ -144,7 +148,7 @@ class Viewer:
             self.socket.connect(str(unix))
         else:
             self.socket = socket.create_connection(('127.0.0.1', server.port))
-        self.socket.settimeout(30 * PATIENCE)
+        self.socket.settimeout(60)
         self.socket.sendall(f'GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n'.encode())
         self.reader = self.socket.makefile('rb')
         self.status = int(self.reader.readline().split()[1])

@@ -1,6 +1,7 @@
 """The pages of the plugin's tests, and which of them are made again when something changes."""
 import concurrent.futures, contextlib, json, re, time
-from peers import until as waits_until
+from peers import equal, until as waits_until
+from wordpress import Told
 
 # What the site has, made once: two authors, nested categories, a menu, pages, comments.
 CONTENT = """
@@ -35,13 +36,16 @@ PATHS = ['/', '/?s=text', '/post-one/', '/post-two/', '/post-three/', '/post-fou
          '/wp-json/wp/v2/posts', '/wp-json/wp/v2/categories', '/wp-json/wp/v2/users', '/wp-json/wp/v2/comments',
          '/wp-json/wp/v2/search?search=text', '/wp-sitemap.xml', '/wp-sitemap-posts-post-1.xml', '/wp-sitemap-posts-page-1.xml',
          '/wp-sitemap-taxonomies-category-1.xml', '/wp-sitemap-taxonomies-post_tag-1.xml', '/wp-sitemap-users-1.xml',
-         '/wp-json/oembed/1.0/embed?url=@/post-one/', '/post-three/embed/', '/a-quiet-machine/']
+         '/wp-json/oembed/1.0/embed?url=/post-one/', '/post-three/embed/', '/a-quiet-machine/']
+# Of each kind one, where the whole site changes.
+KINDS = ['/', '/?s=text', '/post-one/', '/about/', '/category/sea/', '/author/ann/', '/2026/', '/feed/', '/wp-json/wp/v2/posts',
+         '/wp-sitemap.xml', '/post-three/embed/']
 # Whether a search finds a post is not known without searching.
 SEARCHES = ['/?s=text', '/wp-json/wp/v2/search?search=text']
 
 # Pages that name the author Ann; that show the third post.
 AUTHORS_PAGES = ['/', '/post-one/', '/author/ann/', '/feed/', '/2026/', '/category/sea/', '/wp-json/wp/v2/posts', '/?s=text', '/post-one/feed/',
-                 '/wp-json/oembed/1.0/embed?url=@/post-one/', '/wp-sitemap-users-1.xml']
+                 '/wp-json/oembed/1.0/embed?url=/post-one/', '/wp-sitemap-users-1.xml']
 SHOW_THREE = ['/', '/post-three/', '/feed/', '/2026/', '/2026/03/', '/category/hill/', '/category/hill/feed/', '/author/admin/', '/post-three/embed/']
 
 PAST = {'Cookie': 'wordpress_logged_in_none=1'}  # Past the cache; WordPress takes it for nobody's.
@@ -70,10 +74,7 @@ def settle(site):
     def is_settled():
         left.append(site.php(DUE))
         return left[-1] == '[]'
-    try:
-        waits_until('the end of what is due', is_settled)
-    except AssertionError as vain:
-        raise AssertionError(f'{vain}; left: {left[-1]}') from None
+    waits_until(Told(lambda: f'the end of what is due; left: {left[-1]}'), is_settled)
 
 
 def content(site):
@@ -87,7 +88,8 @@ def content(site):
         # So is what that left to wp-cron, and a purge that a busy server did not answer in time.
         settle(site)
     for paths in (PATHS, AUTHORS_PAGES):
-        paths[:] = [path.replace('@', site.url) for path in paths]
+        # Those of another site may be there.
+        paths[:] = [re.sub(r'url=.*?/post', f'url={site.url}/post', path) for path in paths]
     return site.ids
 
 
@@ -97,20 +99,14 @@ def text(answer):
     return re.sub(rb'(wp-embed-share-[a-z-]+\d+-)\d+', rb'\1', body)
 
 
-def fresh(site, path):
-    answer = site.get(path, **PAST)
-    assert answer.cache == 'BYPASS', answer.cache
+def page(answer):
     return answer.status, answer.fields.get('location'), text(answer)
 
 
-class Told:
-    """Words of a failure, which are asked for only where there is one: each question to WordPress is a process that reads all of it."""
-
-    def __init__(self, words):
-        self.words = words
-
-    def __str__(self):
-        return self.words()
+def fresh(site, path):
+    answer = site.get(path, **PAST)
+    assert answer.cache == 'BYPASS', answer.cache
+    return page(answer)
 
 
 def is_hit(site, path):
@@ -126,48 +122,56 @@ def warm(site, paths):
         until(lambda: is_hit(site, path), f'{path} to be stored')
 
 
-def stored(site, path):
-    """A page as it is stored; none if it is not a page, for that is not stored."""
-    answers = []
-    until(lambda: answers.append(site.get(path)) or answers[-1].cache == 'HIT' or answers[-1].status != 200,
-          f'{path} to be stored')
-    answer = answers[-1]
-    return (200, answer.fields.get('location'), text(answer)) if answer.status == 200 else None
-
-
-def all_of(read, site, paths):
+def all_of(read, paths):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        return dict(zip(paths, pool.map(lambda path: read(site, path), paths)))
+        return dict(zip(paths, pool.map(read, paths)))
 
 
-def change_of(site, change, more=()):
-    """Makes a change. The pages there were, as they are now past the cache, and those of them that changed."""
-    before = {path: page for path, page in all_of(stored, site, PATHS + list(more)).items() if page}
-    # What an earlier change left to a visit may have purged the first of them again.
-    until(lambda: all([is_hit(site, path) for path in before]), 'all pages to be stored at one time')
+def stored(site, paths):
+    """The pages of paths as they are stored at one time; what is no page is not stored."""
+    def look():
+        answers = all_of(site.get, paths)
+        return all(answer.cache == 'HIT' or answer.status != 200 for answer in answers.values()) and answers
+    answers = waits_until('all pages to be stored at one time', look)
+    return {path: page(answer) for path, answer in answers.items() if answer.status == 200}
+
+
+def change_of(site, change, paths=PATHS):
+    """Makes a change. The pages that were stored before it."""
+    before = stored(site, paths)
     site.php(change)
     fresh(site, '/')  # Some changes are completed by the next visitor.
-    now = all_of(fresh, site, list(before))
-    return now, {path for path in before if before[path] != now[path]}
+    return before
 
 
-def after(site, what, change, is_hard=False, more=(), touched=()):
-    """Makes a change and compares every page with what it is past the cache; pages in `touched` may be refreshed
-    though they stay as they were. The pages that changed."""
-    now, changed = change_of(site, change, more)
+def visited(site, path):
+    """What the cache did for the first visitor after a change, what that one got, and the page as it is now: a page that is still
+    stored is compared with what PHP makes past the cache, and any other one PHP has just made."""
+    first = site.get(path)
+    if first.cache == 'HIT':
+        return first.cache, page(first), fresh(site, path)
+    made = lambda: (answer := site.get(path)).cache not in ('STALE', 'UPDATING') and answer
+    now = waits_until(f'{path} to be made', made) if first.cache in ('STALE', 'UPDATING') else first
+    return first.cache, page(first), page(now)
+
+
+def after(site, what, change, is_hard=False, more=(), touched=(), paths=PATHS):
+    """Makes a change and compares every page with what PHP makes now; pages in `touched` may be refreshed though they stay as they
+    were. The pages that changed."""
+    before = change_of(site, change, [*paths, *more])
+    visits = all_of(lambda path: visited(site, path), before)
+    changed = {path for path, (_, _, now) in visits.items() if before[path] != now}
     assert changed, f'{what}: nothing changed'
     name, what = what, Told(lambda: name + ' (' + site.php("echo get_option('yorozu_log')[0]['reason'];") + ')')
-    for path in now:
-        first = site.get(path)
-        same = (first.status, first.fields.get('location'), text(first))
+    for path, (cache, first, now) in visits.items():
         if path not in changed:
-            is_spared = first.cache == 'HIT' or path in touched or path in SEARCHES
-            assert is_spared, f'{what}: {path} was refreshed ({first.cache}); purges: {purges(site)}'
+            is_spared = cache == 'HIT' or path in touched or path in SEARCHES
+            assert is_spared, f'{what}: {path} was refreshed ({cache}); purges: {purges(site)}'
         elif is_hard and path != '/wp-json/wp/v2/categories':  # where posts are counted
-            assert same == now[path], f'{what}: {path} is stale ({first.cache})'
-        else:
-            # The old page once more is what a soft purge is.
-            until(lambda: is_now(site, path, now[path]), Told(lambda: f'{what}: {path} to be refreshed'))
+            assert first == now, f'{what}: {path} is stale ({cache})'
+        elif cache == 'HIT':
+            # A purge that the server was too busy for is tried again.
+            until(lambda: is_now(site, path, now), Told(lambda: f'{what}: {path} to be refreshed'))
     return changed
 
 
@@ -186,13 +190,13 @@ def mu_plugin(site, code):
     """A plugin of the site's own."""
     folder = site.folder / 'www/wp-content/mu-plugins'
     folder.mkdir(exist_ok=True)
-    file = folder / 'test.php'
     mark = f'mark{time.monotonic_ns()}'
-    has_mark = lambda: site.get('/?mark', **PAST).fields.get('x-mark') == mark
-    file.write_text(f"<?php if (isset($_GET['mark'])) header('X-Mark: {mark}'); {code}")
-    until(has_mark, 'PHP to see the plugin')  # It looks at files once in two seconds.
+    marks = lambda: site.get('/?mark', **PAST).fields.get('x-mark')
+    script = 'wp-content/mu-plugins/test.php'
+    site.script(script, f"<?php if (isset($_GET['mark'])) header('X-Mark: {mark}'); {code}")
+    equal(marks(), mark)
     try:
         yield
     finally:
-        file.write_text('<?php')
-        until(lambda: not has_mark(), 'PHP to see that the plugin is gone')
+        site.script(script, '<?php')
+        equal(marks(), None)

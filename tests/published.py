@@ -39,7 +39,7 @@ class Answer:
 
 def ask(folder, url, *options):
     head = folder / 'head'
-    done = subprocess.run(['curl', '-sk', '--max-time', '20', '-D', head, *map(str, options), url],
+    done = subprocess.run(['curl', '-sk', '--max-time', '60', '-D', head, *map(str, options), url],
                           capture_output=True)
     assert done.returncode == 0, f'{url}: {done.returncode} {done.stderr}'
     return Answer(head.read_bytes().decode('latin-1').split('\r\n\r\n')[-2], done.stdout)

@@ -1,5 +1,5 @@
 """`make run CLUSTER=3`: one WordPress behind three nodes, a balancer and a Redis."""
-import http.client, re
+import re
 from peers import equal, until
 
 SITE = dict(CLUSTER='3')
@@ -9,12 +9,7 @@ PATH = '/a-quiet-machine/'
 
 def ask(port, path, site):
     """What a node answers that is asked as the balancer asks it."""
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
-    connection.request('GET', path, headers={'Host': f'127.0.0.1:{site.port}'})
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    return answer.status, answer.getheader('X-Cache'), text
+    return site.get(path, port=port, Host=f'127.0.0.1:{site.port}')
 
 
 def nodes(site):
@@ -29,11 +24,11 @@ def test_the_balancer_asks_each_node(site):
 def test_a_page_is_made_once_for_all_nodes(site):
     runs = site.php_runs()
     answers = [ask(port, f'{PATH}?once', site) for port in nodes(site)]
-    equal(answers[0][0], 200)
-    assert len({text for _, _, text in answers}) == 1
+    equal(answers[0].status, 200)
+    assert len({answer.body for answer in answers}) == 1
     equal(site.php_runs(), runs + 1, 'PHP ran')
     # From here on each has it.
-    equal([ask(port, f'{PATH}?once', site)[1] for port in nodes(site)], ['HIT'] * 3)
+    equal([ask(port, f'{PATH}?once', site).cache for port in nodes(site)], ['HIT'] * 3)
 
 
 def test_an_edit_through_one_shows_on_the_others(site):
@@ -42,7 +37,7 @@ def test_an_edit_through_one_shows_on_the_others(site):
         site.php(f"""$posts = get_posts(['name' => 'a-quiet-machine']);
             wp_update_post(['ID' => $posts[0]->ID, 'post_content' => 'edit {number}']); do_action('yorozu_retry');""")
         for port in nodes(site):
-            until('the edit', lambda: f'edit {number}'.encode() in ask(port, PATH, site)[2])
+            until('the edit', lambda: f'edit {number}'.encode() in ask(port, PATH, site).body)
 
 
 def test_a_node_that_dies_is_left_out_and_comes_back_right(site):
@@ -54,5 +49,5 @@ def test_a_node_that_dies_is_left_out_and_comes_back_right(site):
     for _ in range(6):
         equal(site.get('/').status, 200)
     site.said('node2 answers again', before)
-    until('the edit', lambda: b'while it was away' in ask(nodes(site)[1], PATH, site)[2])
+    until('the edit', lambda: b'while it was away' in ask(nodes(site)[1], PATH, site).body)
 

@@ -6,9 +6,9 @@ $tls stand for what a test has in their place. BESIDE=folder has the files that 
 A line `# ask PATH` or `# ask METHOD PATH | Field: value | Field: value` names one more request of both servers. What they
 write to $dir/logs/compared.log is compared, too.
 """
-import http.client, itertools, os, pathlib, re, shutil, ssl, subprocess
+import http.client, itertools, os, pathlib, re, shutil, ssl, subprocess, time
 import pytest
-from peers import NGINX, PATIENCE, YOROZU, Folder, Fpm, Process, free_port, listens
+from peers import NGINX, YOROZU, Folder, Fpm, Process, free_port, listens
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OWN = ROOT / 'tests/configurations'
@@ -116,19 +116,20 @@ TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 
 
 def ask(port, is_tls, path, fields=(), method='GET'):
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=20)
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
     if is_tls:
-        connection = http.client.HTTPSConnection('127.0.0.1', port, timeout=20, context=TRUSTING)
+        connection = http.client.HTTPSConnection('127.0.0.1', port, timeout=60, context=TRUSTING)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in ({'Host': 'localhost'} | dict(fields)).items():
             connection.putheader(name, value)
+        begun = time.time()
         connection.endheaders()
         answer = connection.getresponse()
         body = answer.read()
-        return answer.status, normal(answer.getheaders(), body, port), own(body, port)
+        return answer.status, normal(answer.getheaders(), body, port), own(body, port), (begun, time.time())
     except (http.client.BadStatusLine, ConnectionError, http.client.RemoteDisconnected):
-        return 'closed', [], b''
+        return 'closed', [], b'', (0, 0)
     finally:
         connection.close()
 
@@ -211,15 +212,17 @@ def compare(name, text):
 
 
 def is_alike(one, other):
-    """Whether two answers are the same, but for what `expires @time` comes to some seconds later."""
-    (one, first), (other, second) = map(without_ages, (one, other))
-    return one == other and all(abs(a - b) <= 5 * PATIENCE for a, b in zip(first, second))
+    """Whether two answers are the same, but for what `expires @time` comes to when they are given."""
+    (one, first, (begun, ended)), (other, second, (other_begun, other_ended)) = map(without_ages, (one, other))
+    # Each is at the same time over, but for a second by which a server's clock may be late, and what is left of one.
+    ends_alike = lambda age, its: age == its or age + begun <= its + other_ended + 2 and its + other_begun <= age + ended + 2
+    return one == other and all(map(ends_alike, first, second))
 
 
 def without_ages(answer):
-    status, fields, body = answer
+    status, fields, body, when = answer
     ages = [int(age) for name, value in fields if name == 'cache-control' for age in re.findall(r'max-age=(\d+)', value)]
-    return (status, [(name, re.sub(r'max-age=\d+', 'max-age', value)) for name, value in fields], body), ages
+    return (status, [(name, re.sub(r'max-age=\d+', 'max-age', value)) for name, value in fields], body), ages, when
 
 
 def debian():

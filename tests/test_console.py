@@ -3,7 +3,7 @@ import contextlib, http.client, json, os, select, shutil, signal, socket, subpro
 import pytest
 from browser import ENTER, SPACE, TAB, Browser
 from monitoring import EVICTING, Viewer, evict, evicting, origin, samples
-from peers import PATIENCE, YOROZU, Folder, Server, equal, free_port, listens, until
+from peers import YOROZU, Folder, Server, equal, free_port, listens, until
 
 in_a_browser = pytest.mark.skipif(not shutil.which('chromedriver'), reason='chromedriver is not there')
 
@@ -56,7 +56,7 @@ def site(folder, web, console='', http=SITE, **more):
 
 
 def ask(server, path, method='GET', body=None, host=None, **headers):
-    connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+    connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
     headers = {name.replace('_', '-'): value for name, value in headers.items()}
     connection.request(method, path, body, headers={'Host': host or f'localhost:{server.port}'} | headers)
     answer = connection.getresponse()
@@ -116,11 +116,10 @@ def miss_by_each_reason(server):
     ask(server, '/short/a')
     time.sleep(1.1)  # its lifetime, a second, is what is tested
     ask(server, '/short/a')
-    slow = threading.Thread(target=ask, args=(server, '/lock/a?wait=1'))
-    slow.start()
-    until('the first one', lambda: figures(server)['connections']['active'] >= 2)
-    ask(server, '/lock/a?wait=1')
-    slow.join()
+    first = threading.Thread(target=ask, args=(server, '/lock/a?pair'))
+    first.start()
+    ask(server, '/lock/a?pair')
+    first.join()
     return [name for name, *_ in MISSES] + ['stale', 'lock-timeout']
 
 
@@ -194,7 +193,7 @@ def test_what_only_looks_like_this_machine_is_not():
         passes = '%s set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol; location /console/'
 
         def through(server, line):
-            with socket.create_connection(('127.0.0.1', server.port), 30) as connection:
+            with socket.create_connection(('127.0.0.1', server.port), 60) as connection:
                 connection.sendall(f'{line}\r\nGET /console/figures HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n'.encode())
                 return int(connection.makefile('rb').readline().split()[1])
         with site(folder, web, http=proxied, wait=False) as server:
@@ -321,7 +320,7 @@ def test_a_viewer_that_reads_nothing_holds_up_no_request():
         with Viewer(server) as idle, Viewer(server, '/log/live', server.folder / 'pid.sock') as log, Viewer(server) as busy:
             busy.next('figures')
             before = server.allocated_bytes()
-            connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+            connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
             for number in range(5000):
                 connection.request('GET', f'/{"x" * 400}?{number % 7}', headers={'Host': 'site.example'})
                 equal(connection.getresponse().read(), b'page\n')
@@ -338,20 +337,20 @@ def test_a_viewer_that_reads_nothing_holds_up_no_request():
 def test_a_viewer_that_reads_nothing_loses_its_place():
     http_ = SITE.replace('listen 127.0.0.1:$port;', 'listen 127.0.0.1:$port sndbuf=4k; send_timeout 1s;')
     with Folder() as folder, origin() as web, site(folder, web, http=http_) as server, contextlib.ExitStack() as open_:
-        for _ in range(16):
+        def is_refused():
             idle = open_.enter_context(socket.socket())
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             idle.connect(('127.0.0.1', server.port))
             idle.sendall(b'GET /console/events HTTP/1.0\r\nHost: localhost\r\n\r\n')
-            equal(idle.recv(12), b'HTTP/1.1 200')
-        equal(Viewer(server).status, 503)
+            return idle.recv(12) == b'HTTP/1.1 503'
+        until('the last place to be taken', is_refused)
         until('a free place', lambda: ask(server, '/plain/' + 'x' * 400) and Viewer(server).status == 200)
 
 
 def test_events_come_as_they_happen_also_compressed():
     http_ = SITE.replace('server {', 'gzip on; gzip_types *; gzip_min_length 1; server {', 1)
     with Folder() as folder, origin() as web, site(folder, web, http=http_) as server:
-        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30 * PATIENCE)
+        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
         connection.request('GET', '/console/events', headers={'Host': 'localhost', 'Accept-Encoding': 'gzip'})
         answer = connection.getresponse()
         equal((answer.status, answer.headers['Content-Encoding']), (200, 'gzip'))
@@ -418,7 +417,7 @@ def test_an_open_stream_keeps_nothing_from_ending():
             viewer.next('figures')
             os.kill(server.pid, signal.SIGQUIT)
             viewer.reader.read()
-            server.process.wait(10 * PATIENCE)
+            server.process.wait(60)
 
 
 def test_figures_are_of_what_happened():
@@ -431,9 +430,11 @@ def test_figures_are_of_what_happened():
         equal(now['requests'] - first['requests'], 4, 'its own requests are no figures')
         assert now['saved_ms'] >= 290, now['saved_ms']
         equal(sum(now['times']), 4)
-        dearest = [(page['path'], page['requests']) for page in now['pages']]
-        equal(dearest, [('/plain/b', 2), ('/a', 1)])
-        assert now['pages'][0]['micros'] >= 390_000, now['pages']
+        micros = [page['micros'] for page in now['pages']]
+        equal(micros, sorted(micros, reverse=True), 'the dearest first')
+        dear, cheap = sorted(now['pages'], key=lambda page: -page['requests'])
+        equal([(page['path'], page['requests']) for page in (dear, cheap)], [('/plain/b', 2), ('/a', 1)])
+        assert dear['micros'] >= 390_000, now['pages']
         [peer] = now['upstreams']['web']['peers']
         equal((peer['state'], peer['requests'], peer['answers']), ('up', 3, 3))
         assert peer['micros'] >= 690_000, peer
@@ -477,7 +478,8 @@ def test_the_log_tells_why_and_goes_on_after_a_reload():
         assert wrong.returncode and 'unknown reason' in wrong.stderr, wrong
 
 
-def top_shows_resizes_and_leaves_the_terminal_as_it_was():
+@pytest.mark.skipif(not shutil.which('tmux'), reason='tmux is not there')
+def test_top_shows_resizes_and_leaves_the_terminal_as_it_was():
     with Folder() as folder, origin() as web, site(folder, web) as server:
         tmux = lambda *words: subprocess.run(['tmux', '-S', folder / 'tmux', '-f', '/dev/null', *words], check=True,
                                              capture_output=True, text=True, env=os.environ | {'TERM': 'screen'}).stdout
@@ -630,7 +632,7 @@ def test_the_page_shows_evictions_by_cause_in_a_browser():
         evict(server)
         chromium.open(f'http://localhost:{server.port}/console/')
         rows = lambda: chromium.run("return [...document.querySelectorAll('#zones tbody tr')].map(row => [row.cells[0].textContent, row.cells[4].textContent])")
-        chromium.wait(lambda: {name for name, evicted in rows() if evicted.startswith(f'{name} ')} == set(EVICTING), 'each cause', 60 * PATIENCE)
+        chromium.wait(lambda: {name for name, evicted in rows() if evicted.startswith(f'{name} ')} == set(EVICTING), 'each cause')
         found = figures(server)['caches']
         assert found['memory']['memory']['bytes'] > 64 << 10, 'pages were pushed out though there was room'
         equal(dict(rows())['memory'], f"memory {found['memory']['evicted']['memory']}")

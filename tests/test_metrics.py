@@ -2,7 +2,7 @@
 import http.client, http.server, json, re, shutil, socket, subprocess, threading, time, urllib.parse
 import pytest
 from monitoring import CACHED, EVICTING, evict, evicting, get, origin, samples, site
-from peers import PATIENCE, ROOT, YOROZU, Folder, Process, equal, free_port, listens, until
+from peers import ROOT, YOROZU, Folder, Process, equal, free_port, listens, until
 
 PROMETHEUS, PROMTOOL, EXPORTER = map(shutil.which, ('prometheus', 'promtool', 'prometheus-nginx-exporter'))
 
@@ -37,6 +37,7 @@ def logged(server, count):
 def test_what_the_cache_does_is_counted_by_reason():
     with Folder() as folder, origin() as web, site(folder, web) as server:
         load = ['/a?wait=0.3', '/a', '/a', '/b?h=Set-Cookie:a=b', '/c?h=Cache-Control:no-store', '/a?bypass=1']
+        begun = time.monotonic()
         statuses = [get(server, path).headers.get('X-Cache') for path in load]
         equal(statuses, ['MISS', 'HIT', 'HIT', 'MISS', 'MISS', 'BYPASS'])
         get(server, '/a', 'POST')
@@ -53,11 +54,13 @@ def test_what_the_cache_does_is_counted_by_reason():
         equal([not_stored(word) for word in ('set-cookie', 'no-store', 'vary')], [1, 1, 0])
         equal(figures('yorozu_purges_total', zone='pages', kind='page'), 1)
         equal(figures('yorozu_purged_pages_total', zone='pages'), 1)
-        assert 0.6 <= figures('yorozu_saved_seconds_total', zone='pages') < 5 * PATIENCE
+        # Each hit saves what the page took to be made.
+        assert 0.6 <= figures('yorozu_saved_seconds_total', zone='pages') <= 3 * (time.monotonic() - begun)
         equal(figures('yorozu_upstream_requests_total', upstream='web'), 5)
         equal(figures('yorozu_upstream_seconds_count', upstream='web'), 5)
         assert figures('yorozu_upstream_seconds_sum', upstream='web') >= 0.3
-        equal(figures('yorozu_upstream_seconds_bucket', upstream='web', le='0.25'), 4)
+        equal(figures('yorozu_upstream_seconds_bucket', upstream='web', le='+Inf'), 5)
+        assert figures('yorozu_upstream_seconds_bucket', upstream='web', le='0.25') < 5
         equal(figures('yorozu_request_seconds_count', zone='site.example', cache='hit'), 3)
         equal(figures('yorozu_location_request_seconds_count', zone='pages', cache='miss'), 3)
 
@@ -174,7 +177,7 @@ def test_a_connection_that_leaves_http_has_no_time():
 
 def test_only_a_final_answer_is_one():
     with Folder() as folder, origin() as web, site(folder, web) as server:
-        with socket.create_connection(('127.0.0.1', server.port), 30 * PATIENCE) as client:
+        with socket.create_connection(('127.0.0.1', server.port), 60) as client:
             client.sendall(b'POST /a HTTP/1.1\r\nHost: site.example\r\nContent-Length: 1\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n')
             reader = client.makefile('rb')
             assert reader.readline().startswith(b'HTTP/1.1 100 '), 'not asked to go on'
@@ -281,7 +284,7 @@ def test_clients_of_nginxs_api_and_of_stub_status_understand_it():
             port = free_port()
             with Process([EXPORTER, *words, '-web.listen-address', f'127.0.0.1:{port}'], folder / f'exporter-{port}.out') as exporter:
                 exporter.wait_for(lambda: listens(port))
-                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=30)
+                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
                 connection.request('GET', '/metrics')
                 text = connection.getresponse().read().decode()
                 found = dict(line.rsplit(' ', 1) for line in text.splitlines() if not line.startswith('#'))
@@ -321,7 +324,7 @@ def test_ten_thousand_hosts_take_no_more_memory():
     conf = '''status_zone_limit 20; server { listen 127.0.0.1:$port; keepalive_requests 100000; status_zone $http_x_zone;
         location / { status_zone $http_x_zone; return 204; } location /metrics { status_zone off; prometheus all; } }'''
     with Folder() as folder, site(folder, 0, conf, main='worker_processes 1;') as server:
-        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=60)
 
         def ask(numbers):
             for number in numbers:
@@ -436,11 +439,11 @@ def test_what_is_refused_is_refused():
         'error_log memory:x;': 'invalid buffer size "x"',
     }
     for text, wanted in cases.items():
-        status, said = tested(f'http {{ server {{ listen 127.0.0.1:{free_port()}; {text} }} }}')
+        status, said = t_says(f'http {{ server {{ listen 127.0.0.1:{free_port()}; {text} }} }}')
         assert status == 1 and wanted in said, f'{text}: {said}'
 
 
-def tested(text):
+def t_says(text):
     """What `-t` says of a configuration, and its status."""
     with Folder() as folder:
         (folder / 'logs').mkdir()
@@ -480,7 +483,7 @@ def test_prometheus_scrapes_it():
         command = [PROMETHEUS, f'--config.file={folder}/prometheus.yml', f'--storage.tsdb.path={folder}/data', f'--web.listen-address=127.0.0.1:{port}']
         with Process(command, folder / 'prometheus.out') as prometheus:
             def asked(path):
-                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=30)
+                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
                 connection.request('GET', path)
                 answer = connection.getresponse()
                 return answer.status, answer.read()
@@ -537,7 +540,7 @@ def test_configurations_of_the_document_load():
                         '-subj', '/CN=a', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, capture_output=True)
         for block in blocks:
             block = re.sub(r'/var/(log|cache)/\w+', str(folder), block)
-            status, said = tested(block)
+            status, said = t_says(block)
             equal((status, 'warn' in said), (0, False), f'{block}{said}')
 
 

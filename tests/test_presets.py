@@ -2,6 +2,7 @@
 import asyncio, contextlib, gzip, http.client, ssl, subprocess, types, urllib.parse
 import pytest
 from attacks import h3wire
+from issuer import Issuer, is_issued
 from peers import NGINX, ROOT, YOROZU, Folder, Fpm, Memcached, Server, equal, free_port, until
 from published import PARAMS, Site, ask
 
@@ -54,8 +55,8 @@ class Answer:
 def get(base, path, cookies=(), method='GET', body=None, **fields):
     url = urllib.parse.urlsplit(base)
     trusting = ssl._create_unverified_context()
-    connection = (http.client.HTTPConnection(url.hostname, url.port, timeout=20) if url.scheme == 'http'
-                  else http.client.HTTPSConnection(url.hostname, url.port, timeout=20, context=trusting))
+    connection = (http.client.HTTPConnection(url.hostname, url.port, timeout=60) if url.scheme == 'http'
+                  else http.client.HTTPSConnection(url.hostname, url.port, timeout=60, context=trusting))
     with contextlib.closing(connection):
         connection.putrequest(method, path, skip_accept_encoding=True)
         lines = [('Cookie', cookie) for cookie in cookies] + [(n.replace('_', '-'), v) for n, v in fields.items()]
@@ -153,7 +154,8 @@ def is_kept_apart(preset, number, what, **request):
     equal(preset.get(second).body, shared.body, f'{what}: the shared page is gone')
 
 
-def keeps_known_visitors_apart(name):
+@pytest.mark.parametrize('name', CACHING)
+def test_known_visitors_are_kept_apart(name):
     with Preset(name) as preset:
         for number, cookie in enumerate(KNOWN + DISGUISED):
             for index, spelled in enumerate(SPELLINGS):
@@ -163,7 +165,8 @@ def keeps_known_visitors_apart(name):
             equal(preset.get('/shared/', [cookie]).body, shared.body, f'{name}: {cookie} is no login')
 
 
-def keeps_other_requests_apart(name):
+@pytest.mark.parametrize('name', CACHING)
+def test_other_requests_are_kept_apart(name):
     requests = [dict(method='POST', body=b'x'), dict(method='PUT', body=b'x'), dict(Authorization='Basic eDp4'),
                 dict(query='?preview=true'), dict(query='?p=1&preview=true'), dict(query='?add-to-cart=17'),
                 dict(query='?a=b&_wpnonce=0123456789')]
@@ -172,7 +175,8 @@ def keeps_other_requests_apart(name):
             is_kept_apart(preset, number, f'{name}: {request}', **request)
 
 
-def leaves_private_addresses_alone(name):
+@pytest.mark.parametrize('name', CACHING)
+def test_private_addresses_are_not_stored(name):
     with Preset(name) as preset:
         for path in ('/cart/', '/checkout/order-pay/7/', '/my-account/', '/shop/cart/', '/wp-admin/x/',
                      '/wp-login.php', '/?wc-ajax=get_refreshed_fragments', '/?unapproved=1&moderation-hash=abc'):
@@ -180,11 +184,6 @@ def leaves_private_addresses_alone(name):
         for path in ('/cartography/', '/my-accountant/', '/checkouts/'):
             if preset.get(path).status == 200:
                 equal(preset.get(path).body, preset.get(path).body, f'{name}: {path} is for everybody')
-
-
-for _check in (keeps_known_visitors_apart, keeps_other_requests_apart, leaves_private_addresses_alone):
-    for _name in CACHING:
-        globals()[f'test_{_name}_{_check.__name__}'] = lambda check=_check, name=_name: check(name)
 
 
 def test_every_preset_with_a_cache_is_tested_here():
@@ -251,7 +250,7 @@ def test_wordpress_stores_pages_for_a_day_and_what_is_not_there_for_a_minute():
             preset.get(f'/?status={status}')
             stored = preset.get(f'/?status={status}')
             equal((stored.status, stored.cache), (status, 'HIT'))
-            assert seconds - 10 <= lifetime(stored) <= seconds, stored.fields['Cache-Status']
+            assert seconds - 60 <= lifetime(stored) <= seconds, stored.fields['Cache-Status']
 
 
 def visits(preset, path, count):
@@ -260,7 +259,7 @@ def visits(preset, path, count):
     kind = http.client.HTTPConnection if url.scheme == 'http' else http.client.HTTPSConnection
     trusting = {} if url.scheme == 'http' else {'context': ssl._create_unverified_context()}
     seen = set()
-    with contextlib.closing(kind(url.hostname, url.port, timeout=20, **trusting)) as connection:
+    with contextlib.closing(kind(url.hostname, url.port, timeout=60, **trusting)) as connection:
         for number in range(count):
             connection.request('GET', f'{path}&fbclid={number}&utm_campaign={number}')
             answer = Answer(connection.getresponse())
@@ -269,7 +268,7 @@ def visits(preset, path, count):
 
 
 def test_visits_with_tracking_arguments_are_one_page_that_shows_none_of_them():
-    for name, count in (('wordpress', 10_000), ('microcache', 100)):
+    for name, count in (('wordpress', 1000), ('microcache', 100)):
         with Preset(name) as preset:
             [(status, told, page)] = visits(preset, '/page/?a=1', count)
             equal((status, told), (200, '/page/?a=1 a=1'))
@@ -344,15 +343,14 @@ def test_https_redirects_to_tls_with_a_certificate_of_its_own_until_there_is_ano
 
 def test_https_serves_pages_of_php_with_a_certificate_of_an_issuer():
     """The preset as it is, but for the issuer: pebble asks at its port for HTTP."""
-    import acme
     http_port = free_port()
-    with Folder() as folder, acme.Issuer(folder, http_port) as issuer:
+    with Folder() as folder, Issuer(folder, http_port) as issuer:
         uri = '127.0.0.1:1/directory;'
         changes = {uri: f'localhost:{issuer.port}/dir; ssl_trusted_certificate {issuer.certificate};',
                    'server_name localhost;': 'server_name www.a.example;'}
         with Preset('https', changes=changes, port=http_port) as preset:
             root, port = issuer.root(), int(preset.secure.rpartition(':')[2])
-            until('a certificate', lambda: acme.is_issued(port, 'www.a.example', root))
+            until('a certificate', lambda: is_issued(port, 'www.a.example', root))
             out = [subprocess.run(['curl', '-sSi', '--cacert', root, '--resolve', f'www.a.example:{port}:127.0.0.1',
                                    f'https://www.a.example:{port}/'], capture_output=True, text=True) for _ in range(2)]
             assert all(done.stdout.startswith('HTTP/2 200') for done in out), out

@@ -1,6 +1,6 @@
 """The real WordPress of `make run`, for tests."""
 import fcntl, http.client, os, pathlib, re, shutil, signal, subprocess, tempfile, time
-from peers import PATIENCE, ROOT, YOROZU, equal, free_port, until
+from peers import ROOT, YOROZU, equal, free_port, until
 
 # Runs a command where no name of this machine is known, as far as that is allowed.
 NAMELESS = ['unshare', '-m', 'sh', '-c', 'mount --bind /dev/null /etc/hosts; exec "$@"', 'sh'] if os.geteuid() == 0 else []
@@ -16,6 +16,16 @@ class Answer:
     @property
     def cache(self):
         return self.fields.get('x-cache')
+
+
+class Told:
+    """Words of a failure, which are asked for only where there is one."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __str__(self):
+        return self.words()
 
 
 class Site:
@@ -40,11 +50,11 @@ class Site:
         self.process = subprocess.Popen([*self.prefix, 'make', '-C', ROOT, 'run'], env=environment,
                                         stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
                                         stderr=subprocess.STDOUT, start_new_session=True)
-        end = time.monotonic() + 300 * PATIENCE
-        while not re.search(self.last_line, self.out.read_text()):
+
+        def has_begun():
             assert self.process.poll() is None, self.out.read_text()
-            assert time.monotonic() < end, self.out.read_text()
-            time.sleep(0.05)
+            return re.search(self.last_line, self.out.read_text())
+        until(Told(lambda: f'"{self.last_line}" in {self.out.read_text()}'), has_begun, 600)
         self.url = re.search(r'http://127.0.0.1:\d+', self.out.read_text()).group(0)
         self.port = int(self.url.rpartition(':')[2])
         # With YOROZU_TLS=1.
@@ -52,7 +62,7 @@ class Site:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.wait(300)
 
     def restart(self):
         self.stop()
@@ -62,8 +72,8 @@ class Site:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def get(self, path, method='GET', body=None, **fields):
-        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=60)
+    def get(self, path, method='GET', body=None, port=None, **fields):
+        connection = http.client.HTTPConnection('127.0.0.1', port or self.port, timeout=60)
         headers = {name.replace('_', '-'): value for name, value in fields.items()}
         connection.request(method, path, body, headers)
         response = connection.getresponse()
@@ -84,7 +94,12 @@ class Site:
         return '\n'.join([*log.splitlines()[-20:], *panics[:20], ''])
 
     def script(self, name, text):
-        (self.folder / 'www' / name).write_text(text)
+        """Writes a file of PHP, which sees it at once: by itself it looks at one again after two seconds."""
+        file = self.folder / 'www' / name
+        file.write_text(text)
+        # Also one that had its name before.
+        (self.folder / 'www/seen.php').write_text('<?php opcache_invalidate($_GET["file"], true); echo "seen";')
+        equal(self.get(f'/seen.php?file={file}', 'POST').body, b'seen')
 
     def php(self, code):
         """What PHP prints that runs in WordPress, as the site's own user."""
@@ -97,14 +112,14 @@ class Site:
         compiled.chmod(0o777)
         settings = ('display_errors=stderr', 'opcache.enable_cli=1', 'opcache.file_cache_only=1', f'opcache.file_cache={compiled}')
         options = [word for setting in settings for word in ('-d', setting)]
-        done = subprocess.run([*user, 'php', *options, '-r', text], capture_output=True, text=True, timeout=120 * PATIENCE)
+        done = subprocess.run([*user, 'php', *options, '-r', text], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0 and not done.stderr, done.stderr + done.stdout
         return done.stdout
 
     def yorozu(self, *words, is_failing=False):
         """What the command line says, of a server that runs."""
         command = [YOROZU, '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
         assert (done.returncode != 0) == is_failing, done.stdout
         return done.stdout
 
@@ -128,9 +143,7 @@ class Site:
 
     def said(self, line, since=0):
         """The line that matches, once there is one."""
-        until(f'"{line}" in {self.out.read_text()[since:]}',
-              lambda: re.search(line, self.out.read_text()[since:]))
-        return re.search(line, self.out.read_text()[since:])
+        return until(Told(lambda: f'"{line}" in {self.out.read_text()[since:]}'), lambda: re.search(line, self.out.read_text()[since:]))
 
     @property
     def password(self):
@@ -154,7 +167,9 @@ def installed(archive):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             for old in archive.parent.glob('wordpress-*.tar'):
-                old.unlink()
+                # A run that is under way has a younger one.
+                if time.time() - old.stat().st_mtime > 3600:
+                    old.unlink()
             site = Site(prefix=NAMELESS)
             equal((site.get('/').status, site.get('/').cache), (200, 'HIT'), 'the front page')
             site.stop()

@@ -6,7 +6,6 @@ YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
 NGINX = '/usr/sbin/nginx'
 # Nothing here waits longer for what is to come about. It decides nothing where all is well.
 SECONDS = 60
-PATIENCE = 1
 # Followed by the script's name.
 FASTCGI = f'include {ROOT}/presets/fastcgi_params; fastcgi_param SCRIPT_FILENAME'
 

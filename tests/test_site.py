@@ -13,7 +13,7 @@ FRESH = itertools.count()
 
 @pytest.fixture(autouse=True)
 def no_process_outlives_its_test():
-    """But those of a site that is started anew in a test: they end with the site."""
+    """But those of a site that a test starts again: they end with the site."""
     yield
 
 

@@ -35,7 +35,10 @@ impl Seat {
             origin.look_at_timers();
         }
         let ports = Ports::default();
-        let text = configuration(case, kind, &ports, &origin);
+        let mut text = configuration(case, kind, &ports, &origin);
+        if can_be_single(kind, &text) {
+            text.main.push_str(SINGLE);
+        }
         Self { folder: folder.to_owned(), ports, origin, text }
     }
 }
@@ -121,9 +124,5 @@ fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Te
             .iter()
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
     };
-    let mut text = Text::of([&case.main, &case.events, &http].map(|text| replaced(text)));
-    if can_be_single(kind, &text) {
-        text.main.push_str(SINGLE);
-    }
-    text
+    Text::of([&case.main, &case.events, &http].map(|text| replaced(text)))
 }

@@ -60,10 +60,12 @@ def pytest_collection_modifyitems(items):
 # --- what a test leaves, and what it says -----------------------------------------------------------------
 
 @pytest.fixture(autouse=True)
-def no_process_outlives_its_test():
+def no_process_outlives_its_test(request):
     before = peers.children(os.getpid())
     yield
-    for pid in peers.children(os.getpid()) - before:
+    # A test may have restarted its file's site.
+    spared = {request.getfixturevalue('site').process.pid} if 'site' in request.fixturenames else set()
+    for pid in peers.children(os.getpid()) - before - spared:
         for late in peers.below(pid):
             try:
                 os.kill(late, signal.SIGKILL)

@@ -11,12 +11,6 @@ SITE = dict(YOROZU_TLS='1')
 FRESH = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def no_process_outlives_its_test():
-    """But those of a site that a test starts again: they end with the site."""
-    yield
-
-
 # --- what a visitor gets -------------------------------------------------------------------------
 
 def test_second_anonymous_visit_is_a_hit_and_runs_no_php(site):

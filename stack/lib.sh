@@ -324,7 +324,7 @@ start_site() { # name folder port
     write "$conf/wordpress.conf" < <(
     sed -e "s|/var/log/yorozu/www.example.com|$folder/log/site|" -e "s|/var/www/html|$www|" \
         -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
-        -e "s|\.\./\(fastcgi_params\|refused.conf\)|$conf/\1|" \
+        -e "s|\.\./fastcgi_params|$conf/fastcgi_params|" -e "s|\.\./refused.conf|$conf/refused.conf|" \
         -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         "${secure[@]}" \

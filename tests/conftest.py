@@ -3,7 +3,7 @@
 A test's temporary files and what it mounts are its worker's own, processes that it leaves are ended, and where it fails the
 configurations and logs of its servers are shown with the command that repeats it. The end of a run says what each file took.
 """
-import collections, ctypes, json, os, resource, shutil, signal, tempfile
+import collections, ctypes, json, os, resource, shutil, signal, socketserver, tempfile
 import pytest
 
 pytest.register_assert_rewrite('peers')
@@ -26,6 +26,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # A run is judged by what was changed, not by what was drawn.
     os.environ.setdefault('SEED', '1')
+    # For stack/run, which builds one without.
+    os.environ['YOROZU'] = str(peers.YOROZU)
     config.temporary = None
     if config.getoption('numprocesses', None):
         # Its workers run the tests.
@@ -75,6 +77,28 @@ def no_process_outlives_its_test(request):
             os.waitpid(pid, 0)
         except ChildProcessError:
             pass
+
+
+@pytest.fixture(autouse=True)
+def no_server_outlives_its_test(monkeypatch):
+    """Ends the loops of socketserver that a test has started: one whose socket is closed goes round without end, and may take the
+    connections of the next socket that has its number."""
+    serving, forever, close = [], socketserver.BaseServer.serve_forever, socketserver.TCPServer.server_close
+
+    def serve_forever(server, poll_interval=0.1):
+        serving.append(server)
+        forever(server, poll_interval)
+
+    def server_close(server):
+        if server in serving:
+            serving.remove(server)
+            server.shutdown()
+        close(server)
+    monkeypatch.setattr(socketserver.BaseServer, 'serve_forever', serve_forever)
+    monkeypatch.setattr(socketserver.TCPServer, 'server_close', server_close)
+    yield
+    for server in [*serving]:
+        server.server_close()
 
 
 def seconds_of_cpu():

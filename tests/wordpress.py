@@ -44,7 +44,7 @@ class Site:
     def start(self):
         self.port = free_port()
         # Of a small machine, so that the database makes no log of 1 GB.
-        own = {'YOROZU': str(YOROZU), 'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port), 'YOROZU_MEMORY': '2048'}
+        own = {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port), 'YOROZU_MEMORY': '2048'}
         environment = os.environ | own | self.environment
         self.out = self.folder / 'run.out'
         self.process = subprocess.Popen([*self.prefix, 'make', '-C', ROOT, 'run'], env=environment,

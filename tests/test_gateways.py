@@ -575,7 +575,7 @@ def test_the_memcached_preset():
         with Server(folder, conf) as server:
             # Only what the application wrote under the page's own URI comes from memcached.
             php(folder, f"""$m = new Memcached(); $m->setOption(Memcached::OPT_COMPRESSION, false);
-                $m->addServer('127.0.0.1', {memcached.port}); $m->set('/page', 'from memcached');""")
+                $m->addServer('127.0.0.1', {memcached.port}); $m->set('127.0.0.1/page', 'from memcached');""")
             equal(get(server.port, '/page').content, b'from memcached')
             made_by_php = lambda *a, **f: get(server.port, *a, **f).headers['X-Made'] == 'php'
             assert made_by_php('/other') and made_by_php('/page?query')

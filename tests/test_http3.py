@@ -426,13 +426,15 @@ def test_handshakes_have_a_bound():
     with Folder() as folder, served(folder, inside, 'client_header_timeout 600s;') as server:
         first = Half(server.port)
         come(server, bound - 1)
-        # Some were not heard, on a busy machine.
-        until('all that may shake hands at once', lambda: active(server) == bound or come(server, bound - active(server)), 300)
+        # Some were not heard, on a busy machine, or have ended meanwhile.
+        fill = lambda: until('all that may shake hands at once', lambda: active(server) == bound or come(server, bound - active(server)), 300)
+        fill()
         before = server.resident_bytes()
         come(server, 300)
-        equal(active(server), bound, 'more came')
+        assert active(server) <= bound, f'{active(server)} are there at once'
         grown = server.resident_bytes() - before
         assert grown < 4 << 20, f'{grown} bytes are kept of clients that are not answered'
+        fill()
         equal(asyncio.run(small(server, first.gives_up)), b'small')
 
 

@@ -220,7 +220,7 @@ async def entries_that_come_late(server):
 async def a_blocked_stream_that_is_reset(server):
     async with await Connection.to(server.port) as connection:
         connection.open(integer(ENCODER) + CAPACITY)
-        for _ in range(300):
+        for _ in range(40):
             stream = connection.ask(frame(HEADERS, b'\2\0\x80'), end=False)
             connection.reset(stream)
             connection.stop(stream)

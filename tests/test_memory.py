@@ -2,7 +2,7 @@
 
 Every bound is `memory=` and MORE above what a server has when it begins, whatever clients do, and what was stored is given back
 when it is purged. A server may have LIMIT of data, so that one that breaks the bound ends instead of taking the machine with it.
-TIMES=64 gives the servers so many times the `memory=` and `keys_zone=` that are judged: the tests of what is stored then fail.
+TIMES=64 multiplies the `memory=` and `keys_zone=` of the servers, but not what is judged: the tests of what is stored then fail.
 """
 import contextlib, os, pathlib, random, signal, socket, socketserver, subprocess, threading
 import pytest
@@ -92,7 +92,7 @@ class Site(contextlib.ExitStack):
                 proxy_cache z; add_header X-Cache $upstream_cache_status; }} }}''',
             main='worker_processes 2;', prefix=('prlimit', f'--data={LIMIT}')))
         self.memory = memory
-        pathlib.Path(f'/proc/{self.server.serving_pid}/clear_refs').write_text('5')  # proc(5): the peak begins anew
+        pathlib.Path(f'/proc/{self.server.serving_pid}/clear_refs').write_text('5')  # proc(5): the peak begins again
         self.begun, self.begun_allocated = self.server.resident_bytes(), self.server.allocated_bytes()
 
     def client(self, path, more='', window=None):

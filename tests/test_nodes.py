@@ -406,7 +406,7 @@ def test_viewers_are_told_of_purges_of_other_nodes():
 
 
 def test_others_follow_at_once():
-    """Others are told of a purge, and do not ask for what is new now and then: between the purge and the first new answer are some
+    """Others hear of a purge, and do not ask for what is new now and then: between the purge and the first new answer are some
     requests, not hundreds; also through a reload. The best of some rounds is judged."""
     with site() as (_, nodes):
         a, b, c = nodes

@@ -1,5 +1,5 @@
 # make run      a real WordPress behind yorozu's page cache
-# make test     every test, in some 9 minutes; tests/again N all of them N times under load
+# make test     every test, in some 12 minutes; tests/again N all of them N times under load
 # make soak     what is drawn and raced in make test, for long: HOURS=1, fractions allowed
 # make conformance  the public suites that ../shared/suites has (SUITES=folder names another), against their floors
 # make bench    yorozu beside nginx

@@ -7,7 +7,7 @@ Reads what tests/run and tests/conftest.py leave in target/tests.
 import json, pathlib, re, sys
 
 LOGS = pathlib.Path(__file__).resolve().parent.parent / 'target/tests'
-PROGRAM = re.compile(r'^     Running (?:unittests )?(\S+) \((?:.*/)?([\w-]+)-[0-9a-f]{16}\)\n(.*?)^took ([\d.]+) ([\d.]+) ([\d.]+)$', re.M | re.S)
+PROGRAM = re.compile(r'^     Running (?:unittests )?(\S+) \(\S*/([\w-]+)-[0-9a-f]{16}\)\n(.*?)^took ([\d.]+) ([\d.]+) ([\d.]+)$', re.M | re.S)
 RESULT = re.compile(r'^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored', re.M)
 
 

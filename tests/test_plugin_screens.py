@@ -236,7 +236,8 @@ def test_output_flows(site):
     step = site.folder / 'tmp/step'
     code = """
     if (isset($_GET['flow'])) set_error_handler(function ($level, $text) {
-        file_put_contents('%s/tmp/notices', "$text\n", FILE_APPEND);
+        // WordPress has deprecated code where a request starts wp-cron.
+        if ($level !== E_DEPRECATED) file_put_contents('%s/tmp/notices', "$text\n", FILE_APPEND);
         return false;
     });
     add_action('template_redirect', function () {

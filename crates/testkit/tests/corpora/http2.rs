@@ -19,7 +19,7 @@ pub(crate) fn check(input: &[u8]) {
                 fields(&mut decoder, part);
             }
             Ok(Frame::Settings(pairs)) => {
-                assert!(frame::settings(pairs).count() * 6 == pairs.len())
+                assert!(frame::settings(pairs).count() * 6 == pairs.len());
             }
             _ => {}
         }

@@ -49,7 +49,7 @@ fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
         match rng.u8(..5) {
             0 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
             1 if at < input.len() => {
-                input[at] = *rng.choice(&[0, 1, 0x7f, 0x80, 0xff, b' ', b'\n']).unwrap()
+                input[at] = *rng.choice(&[0, 1, 0x7f, 0x80, 0xff, b' ', b'\n']).unwrap();
             }
             2 => input.insert(at, rng.u8(..)),
             3 => {

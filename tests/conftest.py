@@ -126,6 +126,12 @@ def pytest_runtest_makereport(item, call):
         report.sections.append(('again', f"pytest '{name}'"))
 
 
+def pytest_runtest_logreport(report):
+    """Names at once what has failed: the rest of a run takes minutes, and says why at its end."""
+    if report.failed and not os.environ.get('PYTEST_XDIST_WORKER'):
+        print(f'\nFAILED {report.nodeid.partition("@")[0]}: {str(report.longrepr).splitlines()[-1][:200]}', flush=True)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Leaves what each file took, and the slowest tests, for the table of tests/run (target/tests/pytest.json)."""
     files, tests = {}, collections.Counter()

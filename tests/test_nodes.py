@@ -906,7 +906,7 @@ def test_a_cluster_says_where_the_stream_is():
     with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
         VERSIONS.clear()
         options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '4000', '--requirepass', 'word', '--masterauth', 'word']
-        servers = [stack.enter_context(Locked(folder, *options, '--cluster-config-file', 'nodes.conf')) for _ in range(3)]
+        servers = [stack.enter_context(Locked(folder, *options, '--cluster-config-file', 'nodes.conf', '--cluster-port', free_port())) for _ in range(3)]
         subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
                         '--cluster-yes'], check=True, capture_output=True)
         until('the cluster', lambda: all('cluster_state:ok' in server.ask('CLUSTER', 'INFO').decode() for server in servers))
@@ -944,7 +944,7 @@ def test_a_replica_of_a_cluster_takes_over():
         VERSIONS.clear(), ASKED.clear()
         options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '4000', '--requirepass', 'word', '--masterauth', 'word',
                    '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0', '--cluster-config-file', 'nodes.conf']
-        servers = [stack.enter_context(Locked(folder, *options)) for _ in range(6)]
+        servers = [stack.enter_context(Locked(folder, *options, '--cluster-port', free_port())) for _ in range(6)]
         subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
                         '--cluster-replicas', '1', '--cluster-yes'], check=True, capture_output=True)
         until('the cluster', lambda: all('cluster_state:ok' in server.ask('CLUSTER', 'INFO').decode() for server in servers))

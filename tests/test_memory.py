@@ -439,7 +439,7 @@ def test_tags_that_no_other_page_has():
     with Site(1 * MB, path=many_files, keys=1, more='proxy_buffer_size 32k; proxy_buffers 8 32k;') as site:
         get_pages(site, 200, [f'/200/u{page}' for page in range(250)])
         assert site.origin.calls == 250
-        site.judge('250 pages with 1,000 tags of their own each', more=8 * MB)
+        site.judge('250 pages with 1,000 tags of their own each', more=20 * MB)
         site.judge_rest(scattered=8 * MB)
 
 

@@ -1,11 +1,12 @@
 //! The server under test, and what happens to it during the test.
 
+use crate::shared::files;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -319,16 +320,4 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.groups.lock().unwrap().iter().for_each(|group| kill_group(*group));
     }
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
-        match item.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(files(&item.path())),
-            _ if item.file_name().len() == 32 => found.push(item.path()),
-            _ => {}
-        }
-    }
-    found
 }

@@ -10,7 +10,7 @@ import asyncio, pathlib, resource, statistics, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / 'tests'))
-import test_nodes as nodes
+import nodes
 from peers import Folder
 
 # Ten a second, for as long as it takes to measure.

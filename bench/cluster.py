@@ -1,6 +1,6 @@
 """Three nodes and a Redis on one machine: how soon a purge is on all of them, and what purges of others cost."""
 import asyncio, pathlib, re, socket, statistics, time
-import test_nodes as nodes
+import nodes
 from clients import hits_during
 from peers import until
 

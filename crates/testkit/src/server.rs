@@ -1,5 +1,6 @@
 //! A server under test: yorozu, or nginx as the oracle, in its own folder.
 
+use crate::words::statements;
 use std::fs;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -339,18 +340,7 @@ pub(crate) fn placed(text: &str, folder: &Path) -> String {
 
 /// Whether a directive stands in the text outside of any block.
 pub(crate) fn has_at_top(text: &str, name: &str) -> bool {
-    let mut depth = 0;
-    for statement in text.split_inclusive([';', '{', '}']) {
-        if depth == 0 && statement.split_whitespace().next() == Some(name) {
-            return true;
-        }
-        match statement.chars().last() {
-            Some('{') => depth += 1,
-            Some('}') => depth -= 1,
-            _ => {}
-        }
-    }
-    false
+    statements(text).iter().any(|(found, _)| *found == name)
 }
 
 fn is_root() -> bool {

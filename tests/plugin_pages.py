@@ -1,7 +1,6 @@
 """The pages of the plugin's tests, and which of them are made again when something changes."""
 import concurrent.futures, contextlib, json, re, time
 from peers import equal, until as waits_until
-from wordpress import Told
 
 # What the site has, made once: two authors, nested categories, a menu, pages, comments.
 CONTENT = """
@@ -74,7 +73,7 @@ def settle(site):
     def is_settled():
         left.append(site.php(DUE))
         return left[-1] == '[]'
-    waits_until(Told(lambda: f'the end of what is due; left: {left[-1]}'), is_settled)
+    waits_until('the end of what is due', is_settled, told=lambda: f'left: {left[-1]}')
 
 
 def content(site):
@@ -107,6 +106,16 @@ def fresh(site, path):
     answer = site.get(path, **PAST)
     assert answer.cache == 'BYPASS', answer.cache
     return page(answer)
+
+
+class Told:
+    """Words of a failure, which are asked for only where there is one: each question to WordPress is a process that reads all of it."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __str__(self):
+        return self.words()
 
 
 def is_hit(site, path):

@@ -18,16 +18,6 @@ class Answer:
         return self.fields.get('x-cache')
 
 
-class Told:
-    """Words of a failure, which are asked for only where there is one."""
-
-    def __init__(self, words):
-        self.words = words
-
-    def __str__(self):
-        return self.words()
-
-
 class Site:
     """stack/run in a folder of its own."""
 
@@ -54,7 +44,7 @@ class Site:
         def has_begun():
             assert self.process.poll() is None, self.out.read_text()
             return re.search(self.last_line, self.out.read_text())
-        until(Told(lambda: f'"{self.last_line}" in {self.out.read_text()}'), has_begun, 600)
+        until(f'"{self.last_line}"', has_begun, 600, told=self.out.read_text)
         self.url = re.search(r'http://127.0.0.1:\d+', self.out.read_text()).group(0)
         self.port = int(self.url.rpartition(':')[2])
         # With YOROZU_TLS=1.
@@ -143,7 +133,8 @@ class Site:
 
     def said(self, line, since=0):
         """The line that matches, once there is one."""
-        return until(Told(lambda: f'"{line}" in {self.out.read_text()[since:]}'), lambda: re.search(line, self.out.read_text()[since:]))
+        text = lambda: self.out.read_text()[since:]
+        return until(f'"{line}"', lambda: re.search(line, text()), told=text)
 
     @property
     def password(self):

@@ -1,5 +1,5 @@
 """What ships: the presets with real PHP-FPM. No page of one visitor is shown to another."""
-import asyncio, contextlib, gzip, http.client, ssl, subprocess, types, urllib.parse
+import asyncio, contextlib, gzip, http.client, re, ssl, subprocess, types, urllib.parse
 import pytest
 from attacks import h3wire
 from issuer import Issuer, is_issued
@@ -25,7 +25,8 @@ PAGE = r'''<?php
 # As the application of the preset "memcached" does it, and the plugin of "supercache".
 INTO_MEMCACHED = r'''if ($is_public && !$_GET) {
     $pages = new Memcached(); $pages->setOption(Memcached::OPT_COMPRESSION, false);
-    $pages->addServer('127.0.0.1', PORT); $pages->set($_SERVER['DOCUMENT_URI'], $page, 600); }'''
+    $pages->addServer('127.0.0.1', PORT); $pages->set(KEY, $page, 600); }'''.replace(
+    'KEY', re.search(r'^#   \$cache->set\((.*), \$page, 600\);', (ROOT / 'presets/memcached/nginx.conf').read_text(), re.M)[1])
 INTO_FILES = r'''if ($is_public && !$_GET && substr($_SERVER['REQUEST_URI'], -1) === '/') {
     $host = $_SERVER['SERVER_NAME'];
     $folder = __DIR__ . "/wp-content/cache/supercache/$host" . rawurldecode($_SERVER['REQUEST_URI']);
@@ -428,6 +429,13 @@ def test_supercache_sends_the_plugin_s_files_without_php():
         # With PHP gone, what lies there is still sent.
         preset.php.stop()
         equal(ask(folder, f'{base}/').body, b'front http')
+
+
+def test_memcached_has_pages_whose_addresses_have_escapes():
+    with Preset('memcached') as preset:
+        for path in ('/plain/', '/caf%C3%A9/', '/a%20b/'):
+            made = get(preset.base, path)
+            equal(get(preset.base, path).body, made.body, path)
 
 
 # What lies in the folder of a site and is no visitor's: never handed out, and what of it is PHP never run.

@@ -164,7 +164,8 @@ fn a_server_whose_masters_are_both_gone_is_found() {
     });
     let _next = Master::start(&folder);
     until("the end of the old one", || !is_alive(old));
-    assert!(log(&folder).contains(&format!("the server process {new} has no master: taken over")));
+    let line = format!("the server process {new} has no master: taken over");
+    until(&line, || log(&folder).contains(&line));
     assert!(is_alive(new));
 }
 

@@ -289,7 +289,7 @@ fn the_workers_own_tasks_and_threads_are_begun_again() {
     }
     told(&folder, "accept", "the taking of connections ended by a panic, starting it again");
     told(&folder, "turn", "worker thread ended: it panicked");
-    assert_eq!(log(&folder).matches("worker thread started again").count(), 3);
+    until("all threads", || log(&folder).matches("worker thread started again").count() == 3);
     for (fault, way, what) in [
         (
             "reload",

@@ -3,7 +3,6 @@
 
 use crate::head::{Bounds, Received, Refusal, interpret};
 use bytes::Bytes;
-use std::borrow::Cow;
 use std::ops::Range;
 use yorozu_http::field;
 use yorozu_http::uri::split_authority;
@@ -292,20 +291,6 @@ impl Text {
 /// Whether a response may have a field of this name (RFC 9113, section 8.2.2; RFC 9114, section 4.2).
 pub(super) fn may_send(name: &[u8]) -> bool {
     !is_of_connection(name) && name.iter().all(|byte| IS_OF_NAME[usize::from(*byte)])
-}
-
-/// A value as it may be sent: what variables brought in never makes a second line.
-pub(super) fn plain(value: &[u8]) -> Cow<'_, [u8]> {
-    if !field::has_break(value) {
-        return Cow::Borrowed(value);
-    }
-    let plain = value.iter().map(|byte| if is_forbidden(*byte) { b' ' } else { *byte });
-    Cow::Owned(plain.collect())
-}
-
-/// What must not be in a field's value (RFC 9113, section 8.2.1).
-fn is_forbidden(byte: u8) -> bool {
-    matches!(byte, 0 | b'\r' | b'\n')
 }
 
 /// Bytes of tokens (RFC 9110, section 5.6.2).

@@ -139,12 +139,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// The value of a line, and its end.
 fn end_line(out: &mut Vec<u8>, value: &[u8]) {
-    if field::has_break(value) {
-        let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
-        out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
-    } else {
-        out.extend_from_slice(value);
-    }
+    out.extend_from_slice(&field::Value::new(value));
     out.extend_from_slice(b"\r\n");
 }
 

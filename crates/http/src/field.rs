@@ -1,4 +1,7 @@
-//! Names of fields compared, and lists inside their values.
+//! Names of fields compared, names and values as heads may have them, and lists inside values.
+
+use std::borrow::Cow;
+use std::ops::Deref;
 
 /// Whether two names are the same but for the case of ASCII letters: as `eq_ignore_ascii_case` of slices, which looks at
 /// each byte, and costs four times as much.
@@ -121,10 +124,72 @@ pub fn is_token(text: &[u8]) -> bool {
         && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
+/// The name of a field: a token, so that it cannot be more than a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a>(&'a [u8]);
+
+impl<'a> Name<'a> {
+    /// Of a client's cookies (RFC 6265, section 5.4).
+    pub const COOKIE: Name<'static> = Name(b"Cookie");
+    /// Of the program that asks (RFC 9110, section 10.1.5).
+    pub const USER_AGENT: Name<'static> = Name(b"User-Agent");
+
+    /// `None` if it is no token.
+    pub fn new(text: &'a [u8]) -> Option<Self> {
+        is_token(text).then_some(Self(text))
+    }
+}
+
+impl Deref for Name<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0
+    }
+}
+
+/// The value of a field: without CR, LF and NUL, so that it cannot be more than its line (RFC 9110, section 5.5).
+#[derive(Clone, Debug)]
+pub struct Value<'a>(Cow<'a, [u8]>);
+
+impl<'a> Value<'a> {
+    /// Takes a text; spaces take the place of what would end the line.
+    #[inline]
+    pub fn new(text: &'a [u8]) -> Self {
+        if !has_break(text) {
+            return Self(Cow::Borrowed(text));
+        }
+        let mut text = text.to_vec();
+        keep_on_line(&mut text);
+        Self(Cow::Owned(text))
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Makes a [`Value`] of a text where it stands.
+#[inline]
+pub fn keep_on_line(text: &mut [u8]) {
+    if has_break(text) {
+        text.iter_mut().filter(|byte| is_break(byte)).for_each(|byte| *byte = b' ');
+    }
+}
+
+fn is_break(byte: &u8) -> bool {
+    matches!(byte, b'\r' | b'\n' | 0)
+}
+
 /// Whether a CR, LF or NUL stands in a value: written as it is, it would be more than one line, or none.
-pub fn has_break(value: &[u8]) -> bool {
+#[inline]
+fn has_break(value: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
     // Whether one of eight bytes is below 16: the highest bit of a byte is borrowed where its upper half is 0.
     let low_bytes = |eight| {
         let upper = u64::from_ne_bytes(eight) & (ONES * 0xf0);
@@ -281,6 +346,10 @@ mod tests {
                     let mut broken = plain.clone();
                     broken[at] = byte;
                     assert!(has_break(&broken), "{length} {at}");
+                    broken[at] = b' ';
+                    let spaced = broken.clone();
+                    broken[at] = byte;
+                    assert_eq!(*Value::new(&broken), *spaced, "{length} {at}");
                 }
             }
         }

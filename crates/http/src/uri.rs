@@ -259,6 +259,20 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
     percent_encode(text, set).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
+/// Escapes what would end the target of a request line, in what stands at `at` and behind it.
+pub fn escape_breaks(out: &mut Vec<u8>, at: usize) {
+    let is_break = |byte: u8| byte <= b' ' || byte == 0x7f;
+    if !out[at..].iter().fold(false, |has_break, byte| has_break | is_break(*byte)) {
+        return;
+    }
+    for byte in out.split_off(at) {
+        match is_break(byte) {
+            true => out.extend_from_slice(percent_encode_byte(byte).as_bytes()),
+            false => out.push(byte),
+        }
+    }
+}
+
 /// A path with the arguments of its query, if there are any.
 pub fn with_args(path: &[u8], args: &[u8]) -> Vec<u8> {
     let mark: &[u8] = if args.is_empty() { b"" } else { b"?" };

@@ -1,9 +1,10 @@
 //! What waits to be sent: frames, in order, without a copy of long payloads.
 
-use crate::fields::{may_send, plain};
+use crate::fields::may_send;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use yorozu_http::field;
 use yorozu_wire::h2::frame::{self, Code, Head, flag, kind};
 use yorozu_wire::h2::hpack;
 
@@ -36,7 +37,7 @@ impl Fields<'_> {
     /// Appends a field, if HTTP/2 has it (RFC 9113, section 8.2.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
         if may_send(name) {
-            hpack::put_field(self.out, name, &plain(value));
+            hpack::put_field(self.out, name, &field::Value::new(value));
         }
     }
 }

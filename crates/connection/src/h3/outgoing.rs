@@ -1,7 +1,7 @@
 //! What is sent on a stream.
 
 use super::{Shared, number, stream_number};
-use crate::fields::{may_send, plain};
+use crate::fields::may_send;
 use crate::send::Stop;
 use bytes::{Buf as _, Bytes};
 use quinn::{SendStream, StoppedError, VarInt, WriteError};
@@ -13,6 +13,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+use yorozu_http::field;
 use yorozu_kernel::base::timer;
 use yorozu_kernel::exchange::source::{Interim, RequestSource};
 use yorozu_wire::h3::frame::{Code, kind, put_head};
@@ -69,7 +70,7 @@ impl Fields {
     /// Appends a field, if HTTP/3 has it (RFC 9114, section 4.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
         if may_send(name) {
-            put_field(&mut self.bytes, name, &plain(value));
+            put_field(&mut self.bytes, name, &field::Value::new(value));
         }
     }
 

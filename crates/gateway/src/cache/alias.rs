@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
+use yorozu_http::field::{Name, Value};
 use yorozu_http::uri::{normalize, with_args};
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::Exchange;
@@ -34,7 +35,7 @@ pub fn plain(exchange: &Exchange) -> Option<Box<Exchange>> {
         request.drop_content();
         request.retain_fields(|name| name.eq_ignore_ascii_case(b"host"));
         request.normalize_authority();
-        request.add_field(b"User-Agent", USER_AGENT);
+        request.add_field(Name::USER_AGENT, &Value::new(USER_AGENT));
     });
     walked.map(|(asked, _)| asked)
 }

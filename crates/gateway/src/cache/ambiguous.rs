@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use std::collections::HashMap;
+use yorozu_http::field::{Name, Value};
 use yorozu_http::uri::{Escape, escape_into, hex_pair, normalize, unescape, with_args};
 use yorozu_kernel::exchange::request::Request;
 
@@ -31,7 +32,7 @@ impl Said {
             Self::Cookies(cookies) => {
                 request.retain_fields(|name| !name.eq_ignore_ascii_case(b"cookie"));
                 if !cookies.is_empty() {
-                    request.add_field(b"Cookie", cookies);
+                    request.add_field(Name::COOKIE, &Value::new(cookies));
                 }
             }
         }
@@ -198,7 +199,7 @@ mod tests {
         let mut request = Request::unread(Bytes::new());
         request.set_target(target.as_bytes());
         if !cookie.is_empty() {
-            request.add_field(b"Cookie", cookie.as_bytes());
+            request.add_field(Name::COOKIE, &Value::new(cookie.as_bytes()));
         }
         request
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::io::Write as _;
 use std::ops::Range;
 use yorozu_http::field;
-use yorozu_http::uri::{Escape, escape_into};
+use yorozu_http::uri::{Escape, escape_breaks, escape_into};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
@@ -157,11 +157,7 @@ fn put_value(out: &mut Vec<u8>, value: &[u8]) {
 
 /// Ends the line whose value begins at a position.
 fn end_line(out: &mut Vec<u8>, value_at: usize) {
-    let value = &mut out[value_at..];
-    if field::has_break(value) {
-        let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
-        value.iter_mut().filter(|byte| breaks(byte)).for_each(|byte| *byte = b' ');
-    }
+    field::keep_on_line(&mut out[value_at..]);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -273,6 +269,7 @@ pub fn make(
     out.push(b' ');
     let uri_at = out.len();
     append_uri(exchange, location, destination, &mut out);
+    // What variables decoded (`$uri` in `proxy_pass`); nginx sends it as it is.
     escape_breaks(&mut out, uri_at);
     let uri = uri_at..out.len();
     out.extend_from_slice(match rules.version {
@@ -339,22 +336,6 @@ fn method(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
             out.extend(method.iter().filter(|byte| byte.is_ascii_graphic()));
         }
         None => out.extend_from_slice(exchange.request.method_text()),
-    }
-}
-
-/// Has nothing in the target end the request line: what variables decoded (`$uri` in
-/// `proxy_pass`) is escaped again. nginx sends it as it is.
-fn escape_breaks(out: &mut Vec<u8>, uri_at: usize) {
-    let breaks = |byte: &u8| *byte <= b' ' || *byte == 0x7f;
-    if !out[uri_at..].iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
-        return;
-    }
-    for byte in out.split_off(uri_at) {
-        if breaks(&byte) {
-            let _ = write!(out, "%{byte:02X}");
-        } else {
-            out.push(byte);
-        }
     }
 }
 

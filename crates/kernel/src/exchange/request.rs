@@ -1,7 +1,8 @@
 //! The request as it arrived.
 
 use bytes::Bytes;
-use yorozu_http::field::is_same;
+use yorozu_http::field::{Name, Value, is_same};
+use yorozu_http::uri;
 use yorozu_wire::h1::{Field, Span, Version, slice};
 
 /// Methods the server itself acts on.
@@ -297,9 +298,9 @@ impl Request {
     }
 
     /// Adds a field that the client did not send.
-    pub fn add_field(&mut self, name: &[u8], value: &[u8]) {
+    pub fn add_field(&mut self, name: Name<'_>, value: &Value<'_>) {
         let place = u16::try_from(self.fields.len()).ok();
-        let (name, value) = (self.append_to_head(name), self.append_to_head(value));
+        let (name, value) = (self.append_to_head(&name), self.append_to_head(value));
         let known = self.known.of(&self.head[name.start as usize..name.end as usize]);
         if let Some(known) = known.filter(|known| known.is_none()) {
             *known = place;
@@ -309,7 +310,9 @@ impl Request {
 
     /// Has it ask for another target than the client did.
     pub fn set_target(&mut self, target: &[u8]) {
-        self.target_span = self.append_to_head(target);
+        let mut target = target.to_vec();
+        uri::escape_breaks(&mut target, 0);
+        self.target_span = self.append_to_head(&target);
     }
 
     /// Puts text behind the head, for what the client did not send.

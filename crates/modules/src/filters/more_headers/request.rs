@@ -2,6 +2,7 @@
 
 use super::Conf;
 use super::directives::Change;
+use yorozu_http::field::{Name, Value};
 use yorozu_kernel::exchange::Exchange;
 
 impl Conf {
@@ -27,8 +28,11 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
                 Change::Clear => Default::default(),
             };
             exchange.request.retain_fields(|name| !field.may_change(name, true));
-            if !value.is_empty() {
-                exchange.request.add_field(field.name.text(), &value);
+            match Name::new(field.name.text()) {
+                Some(name) if !value.is_empty() => {
+                    exchange.request.add_field(name, &Value::new(&value));
+                }
+                _ => {}
             }
         }
     }

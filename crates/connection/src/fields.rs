@@ -10,9 +10,6 @@ use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::h1::{RequestLine, Version};
 
-/// Pseudo-header fields of a request.
-const PSEUDO: usize = 4;
-
 /// The fields of a head.
 #[derive(Debug, Default)]
 pub(super) struct FieldList {
@@ -27,18 +24,15 @@ impl FieldList {
         self.ends.clear();
     }
 
-    /// Appends a field, within the bounds; they count names and values, as nginx's. Whether it was within them.
+    /// Appends a field. Whether all are within the bounds, which count names and values, as nginx's.
     pub(super) fn put(&mut self, name: &[u8], value: &[u8], bounds: &Bounds) -> bool {
-        if self.ends.len() > bounds.fields_max.saturating_add(PSEUDO) {
-            // Enough to say that there are too many.
-            return true;
-        }
         self.text.extend_from_slice(name);
         let name_end = self.text.len();
         self.text.extend_from_slice(value);
         self.ends.push((name_end, self.text.len()));
         name.len().max(value.len()) <= bounds.line_bytes_max
-            && self.text.len() <= bounds.head_bytes_max
+            // A name may be empty until it is judged.
+            && self.text.len().max(self.ends.len()) <= bounds.head_bytes_max
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -206,10 +200,14 @@ pub(super) fn read(list: &FieldList, version: Version, bounds: &Bounds) -> Read 
         }
         return Read { request, refusal: Some((400, problem.to_owned())), is_malformed: true };
     }
-    fields(list, &line, &mut text);
+    let has_cookies = fields(list, &line, &mut text);
     text.0.extend_from_slice(b"\r\n");
     let refusal = refused(&line);
-    let (request, refusal) = match interpret(Bytes::from(text.0), &request_line, None, bounds) {
+    // As nginx 1.31: cookies are not counted, nor is an authority that comes as a pseudo-header field.
+    let is_uncounted = [has_cookies, line.authority.is_some() && line.host.is_none()];
+    let uncounted = is_uncounted.into_iter().map(usize::from).sum();
+    let bounds = Bounds { fields_max: bounds.fields_max.saturating_add(uncounted), ..*bounds };
+    let (request, refusal) = match interpret(Bytes::from(text.0), &request_line, None, &bounds) {
         Received::Request(request) => (request, refusal),
         Received::Bad { status, text, request } => {
             (request, Some(refusal.unwrap_or((status, text))))
@@ -242,8 +240,8 @@ fn refused(line: &Line<'_>) -> Option<Refusal> {
     }
 }
 
-/// Writes the field lines.
-fn fields(list: &FieldList, line: &Line<'_>, text: &mut Text) {
+/// Writes the field lines. Whether one of them is of cookies.
+fn fields(list: &FieldList, line: &Line<'_>, text: &mut Text) -> bool {
     if let Some(authority) = line.authority {
         text.line(b"host", authority);
     }
@@ -255,7 +253,8 @@ fn fields(list: &FieldList, line: &Line<'_>, text: &mut Text) {
             text.line(name, value);
         }
     }
-    if cookies > 0 {
+    let has_cookies = cookies > 0;
+    if has_cookies {
         // Clients may split them over fields (RFC 9113, section 8.2.3).
         text.0.extend_from_slice(b"cookie: ");
         for (_, value) in list.iter().filter(|(name, _)| *name == b"cookie") {
@@ -264,6 +263,7 @@ fn fields(list: &FieldList, line: &Line<'_>, text: &mut Text) {
             text.0.extend_from_slice(if cookies > 0 { b"; " } else { b"\r\n" });
         }
     }
+    has_cookies
 }
 
 /// A head under construction.
@@ -322,16 +322,22 @@ fn is_of_connection(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Why a head of these pseudo-fields is refused.
-    fn refusal(method: &str, scheme: &str) -> Option<String> {
-        let bounds = Bounds { fields_max: 10, ..Bounds::NONE };
+    const LINE: [(&str, &str); 4] =
+        [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+
+    fn read_of<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Read {
+        let bounds = Bounds { fields_max: 10, drops_invalid: true, ..Bounds::NONE };
         let mut list = FieldList::default();
-        let fields =
-            [(":method", method), (":scheme", scheme), (":path", "/"), (":authority", "a")];
         for (name, value) in fields {
             list.put(name.as_bytes(), value.as_bytes(), &bounds);
         }
-        let read = read(&list, Version::V20, &bounds);
+        read(&list, Version::V20, &bounds)
+    }
+
+    /// Why a head of these pseudo-fields is refused.
+    fn refusal(method: &str, scheme: &str) -> Option<String> {
+        let [_, _, path, authority] = LINE;
+        let read = read_of([(":method", method), (":scheme", scheme), path, authority]);
         assert!(!read.request.method_span.is_empty(), "it has a line, whatever is wrong with it");
         read.refusal.map(|(_, text)| text)
     }
@@ -347,5 +353,24 @@ mod tests {
         }
         let text = refusal("", "http");
         assert_eq!(text.as_deref(), Some("client sent empty :method header"));
+    }
+    #[test]
+    fn none_of_many_fields_is_lost() {
+        let read_with = |field, count| {
+            read_of(LINE.into_iter().chain([field].repeat(count)).chain([("x-after", "1")]))
+        };
+        // Pieces of a cookie, and what is passed over.
+        for field in [("cookie", "a"), ("x_y", "1")] {
+            for count in [0, 1, 9, 10, 11, 12, 13, 14, 15, 16, 17, 100, 70_000] {
+                let read = read_with(field, count);
+                assert_eq!(read.refusal, None, "{field:?} {count}");
+                assert_eq!(read.request.field(b"x-after"), Some(&b"1"[..]), "{field:?} {count}");
+            }
+        }
+        assert_eq!(read_with(("x", "1"), 9).refusal, None);
+        for count in [10, 11, 100, 70_000] {
+            let text = read_with(("x", "1"), count).refusal.map(|(_, text)| text);
+            assert_eq!(text.as_deref(), Some("client sent too many header lines"), "{count}");
+        }
     }
 }

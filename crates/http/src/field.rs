@@ -153,15 +153,20 @@ impl Deref for Name<'_> {
 pub struct Value<'a>(Cow<'a, [u8]>);
 
 impl<'a> Value<'a> {
-    /// Takes a text; spaces take the place of what would end the line.
+    /// `None` if the text would end the line.
+    #[inline]
+    pub fn unbroken(text: &'a [u8]) -> Option<Self> {
+        (!has_break(text)).then_some(Self(Cow::Borrowed(text)))
+    }
+
+    /// Takes any text; spaces take the place of what would end the line.
     #[inline]
     pub fn new(text: &'a [u8]) -> Self {
-        if !has_break(text) {
-            return Self(Cow::Borrowed(text));
-        }
-        let mut text = text.to_vec();
-        keep_on_line(&mut text);
-        Self(Cow::Owned(text))
+        Self::unbroken(text).unwrap_or_else(|| {
+            let mut text = text.to_vec();
+            keep_on_line(&mut text);
+            Self(Cow::Owned(text))
+        })
     }
 }
 

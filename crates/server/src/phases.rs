@@ -229,7 +229,10 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     take_real_ip(exchange);
     if Part::RequestFields.concerns(exchange) {
         let conf = Rc::clone(&exchange.conf);
-        more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
+        let step = more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
+        if let Step::Refuse(status) = step {
+            return Outcome::Refused(status);
+        }
     }
     // A subrequest was let in with its parent.
     if exchange.role != Role::Request {

@@ -181,7 +181,7 @@ pub(super) const ROWS: &[Directive] = &[
         CONTEXTS,
         Arity::ONE_OR_MORE,
         Action::Set(|block, args| block.drafts.of::<Draft>().more_input_headers.set(args)),
-        "Sets fields of requests; with `-r` only those that are there.",
+        "Sets fields of requests; with `-r` only those that are there. A value with a line break is refused (400).",
     ),
     Directive::row(
         "more_clear_input_headers",

@@ -10,16 +10,17 @@ use super::{drop_args, key, unkeyed};
 use crate::protocol;
 use bytes::Bytes;
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
 use yorozu_http::field::{Name, Value};
 use yorozu_http::uri::{normalize, with_args};
-use yorozu_kernel::config::servers::LocationId;
+use yorozu_kernel::config::servers::{LocationId, ServerId};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
 use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::find_config;
 use yorozu_wire::h1::Version;
 
 /// What a client that says nothing of itself says: many sites refuse requests without it.
@@ -94,10 +95,53 @@ pub fn of_plain(plain: &mut Exchange, conf: &Conf) -> Vec<Key> {
     found
 }
 
+/// Whose pages a purge may meet.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Scope {
+    /// Those of the servers of the host that it is asked for, and of the one that is asked.
+    #[default]
+    Site,
+    /// Every server's: the control socket's.
+    All,
+}
+
+impl Scope {
+    /// `None`: all.
+    fn servers(self, exchange: &Exchange) -> Option<Vec<ServerId>> {
+        match self {
+            Self::All => None,
+            Self::Site => {
+                let mut servers =
+                    find_config::servers_of_host(&exchange.conf, &exchange.request.host);
+                servers.push(exchange.server);
+                Some(servers)
+            }
+        }
+    }
+
+    /// The zones in which its pages may be.
+    pub fn zones(self, exchange: &mut Exchange) -> Vec<Arc<Zone>> {
+        let config = Rc::clone(&exchange.conf);
+        let Some(servers) = self.servers(exchange) else {
+            return config.zones.values().cloned().collect();
+        };
+        let mut found: Vec<Arc<Zone>> = Vec::new();
+        let locations = servers.iter().flat_map(|id| config.locations_of(*id));
+        for conf in locations.filter_map(settings::of) {
+            for zone in key::zones(exchange, conf).unwrap_or_default() {
+                if !found.iter().any(|known| Arc::ptr_eq(known, &zone)) {
+                    found.push(zone);
+                }
+            }
+        }
+        found
+    }
+}
+
 /// What else is purged for the request's URL, zone by zone: keys that hold nothing but the URL, wherever rules lead its
 /// clients, and the URL, which other pages have as an alias.
-pub fn elsewhere(exchange: &Exchange) -> Vec<(Arc<Zone>, Key)> {
-    let mut found = by_url(exchange, |asked, conf| {
+pub fn elsewhere(exchange: &Exchange, scope: Scope) -> Vec<(Arc<Zone>, Key)> {
+    let mut found = by_url(exchange, scope.servers(exchange).as_deref(), |asked, conf| {
         key::of_get_and_head(asked, |asked| key::primary(asked, conf))
     });
     let (path, args) = path_and_args(exchange);
@@ -147,19 +191,26 @@ fn is_found_by_url(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> bool {
     if !is_asked || !is_plain || !own.as_bytes().ends_with(request.target()) {
         return false;
     }
-    let found = by_url(exchange, |asked, conf| vec![key::primary(asked, conf)]);
+    // A purge may be asked for at any server of its host.
+    let servers = find_config::servers_of_host(&exchange.conf, &exchange.request.host);
+    let found = by_url(exchange, Some(&servers), |asked, conf| vec![key::primary(asked, conf)]);
     found.iter().any(|(of, key)| Arc::ptr_eq(of, zone) && key == own)
 }
 
-/// For each zone and each key that holds nothing but what URLs say, what `keys` makes of the request's URL.
+/// For each zone of `servers`, or of all, and each key that holds nothing but what URLs say, what `keys` makes of the
+/// request's URL.
 fn by_url(
     exchange: &Exchange,
+    servers: Option<&[ServerId]>,
     keys: impl Fn(&mut Exchange, &Conf) -> Vec<Key>,
 ) -> Vec<(Arc<Zone>, Key)> {
     let config = Rc::clone(&exchange.conf);
     let mut found: Vec<(Arc<Zone>, Key)> = Vec::new();
     exchange.peek(|asked| {
-        for id in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
+        for (id, of) in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
+            if servers.is_some_and(|servers| !of.iter().any(|id| servers.contains(id))) {
+                continue;
+            }
             let Some(conf) = settings::of(config.location(*id)) else { continue };
             asked.location = *id;
             let keys = keys(asked, conf);
@@ -178,17 +229,29 @@ pub fn add(pages: &mut Vec<(Arc<Zone>, Key)>, zone: &Arc<Zone>, key: &Key) {
     }
 }
 
-/// One location of each zone and such a key.
-fn keyed_by_url(config: &Config) -> Box<[LocationId]> {
-    let mut seen = HashSet::new();
-    let is_new = |location: &&LocationConf| {
-        let Some(conf) = settings::of(location) else { return false };
-        let dropped = location.of::<drop_args::Conf>();
-        conf.zone().is_some()
-            && is_of_url(location, conf)
-            && seen.insert(format!("{:?} {:?} {dropped:?}", conf.cache, conf.cache_key))
-    };
-    config.locations.iter().filter(is_new).map(|location| location.id).collect()
+/// One location of each zone and such a key, and the servers that have one.
+fn keyed_by_url(config: &Config) -> Box<[(LocationId, Vec<ServerId>)]> {
+    let mut found: Vec<(LocationId, Vec<ServerId>)> = Vec::new();
+    let mut seen = HashMap::new();
+    for id in (0..).map(ServerId).take(config.servers.len()) {
+        for location in config.locations_of(id) {
+            let Some(conf) = settings::of(location) else { continue };
+            if conf.zone().is_none() || !is_of_url(location, conf) {
+                continue;
+            }
+            let dropped = location.of::<drop_args::Conf>();
+            let what = format!("{:?} {:?} {dropped:?}", conf.cache, conf.cache_key);
+            let place = *seen.entry(what).or_insert_with(|| {
+                found.push((location.id, Vec::new()));
+                found.len() - 1
+            });
+            let servers = &mut found[place].1;
+            if servers.last() != Some(&id) {
+                servers.push(id);
+            }
+        }
+    }
+    found.into()
 }
 
 /// Whether it is a part of another URL's page, with a URL of its own that no client asked for. Slices have that of the whole.

@@ -1,6 +1,6 @@
 //! Invalidation: what a request that may have changed a page does to the stored one.
 
-use super::alias;
+use super::alias::{self, Scope};
 use super::directives::Invalidate;
 use super::key;
 use super::plan::Plan;
@@ -32,7 +32,7 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
     for zone in &zones {
         keys.iter().for_each(|key| alias::add(&mut pages, zone, key));
     }
-    for (zone, key) in &alias::elsewhere(exchange) {
+    for (zone, key) in &alias::elsewhere(exchange, Scope::Site) {
         alias::add(&mut pages, zone, key);
     }
     for (zone, key) in &pages {

@@ -11,7 +11,7 @@
 //! neither `from` nor `allow` and `deny` of the location restrict purges, this machine may purge. A purge that could not be
 //! written to disk, so that it may not outlast the server, is answered with 500.
 
-use super::alias;
+use super::alias::{self, Scope};
 use super::directives::{From, PurgeRule};
 use super::key;
 use super::settings::{self, Conf};
@@ -162,7 +162,7 @@ fn purges(exchange: &mut Exchange, conf: &Conf, zones: &[Arc<Zone>]) -> (InZones
             let key = |exchange: &mut Exchange| Key::new(template.value(exchange));
             (key::of_get_and_head(exchange, key), Vec::new())
         }
-        _ => (alias::keys(exchange, conf), alias::elsewhere(exchange)),
+        _ => (alias::keys(exchange, conf), alias::elsewhere(exchange, Scope::Site)),
     };
     // `%2a` in a URL is one, too, where the key holds the decoded path.
     let may_end = matches!(conf.cache_purge, PurgeRule::Key { .. })

@@ -8,6 +8,7 @@ use crate::base::tally::Tally;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -123,11 +124,18 @@ pub struct ServerConf {
     /// What the block says for requests no location takes.
     pub conf: LocationId,
     pub locations: LocationSet,
+    /// Positions of `conf` and of every location of the block, nested ones included.
+    pub everywhere: Range<usize>,
     /// Counters of what caches answered here: those of all servers with its name, found when the first one is counted.
     pub cache_tally: OnceLock<&'static Tally>,
 }
 
 impl ServerConf {
+    /// Whether clients can ask for it by a name.
+    pub fn has_names(&self) -> bool {
+        self.names.iter().any(ServerName::is_real)
+    }
+
     /// The primary name.
     pub fn name(&self) -> &str {
         match self.names.first() {

@@ -166,6 +166,11 @@ impl Config {
         &self.locations[id.0 as usize]
     }
 
+    /// Each location of a server, nested ones included.
+    pub fn locations_of(&self, id: ServerId) -> &[LocationConf] {
+        &self.locations[self.server(id).everywhere.clone()]
+    }
+
     /// The name of a cache zone of this configuration.
     pub fn zone_name(&self, zone: &Arc<Zone>) -> Option<&str> {
         let (name, _) = self.zones.iter().find(|(_, other)| Arc::ptr_eq(other, zone))?;
@@ -193,8 +198,9 @@ pub struct WorkerConf {
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,
-    /// A location for each zone and cache key that holds nothing but what URLs say; found when they are first asked for.
-    pub keyed_by_url: OnceCell<Box<[LocationId]>>,
+    /// A location for each zone and cache key that holds nothing but what URLs say, and the servers that have such a one; found
+    /// when they are first asked for.
+    pub keyed_by_url: OnceCell<Box<[(LocationId, Vec<ServerId>)]>>,
 }
 
 impl WorkerConf {

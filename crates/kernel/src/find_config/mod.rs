@@ -87,6 +87,24 @@ pub fn named(socket: &Socket, name: &[u8]) -> Result<Option<ServerId>, Undecided
     Ok(None)
 }
 
+/// The servers of a lower-cased host, on whatever socket: those that have its name, and where none has, a default server
+/// without names.
+pub fn servers_of_host(conf: &Config, host: &[u8]) -> Vec<ServerId> {
+    let mut found = Vec::new();
+    for socket in conf.sockets.iter().filter(|socket| !socket.options.is_control) {
+        let id = match named(socket, host) {
+            Ok(Some(id)) => id,
+            Ok(None) if !conf.server(socket.default_server).has_names() => socket.default_server,
+            // What cannot be told is another's.
+            Ok(None) | Err(_) => continue,
+        };
+        if !found.contains(&id) {
+            found.push(id);
+        }
+    }
+    found
+}
+
 /// The location for the exchange's path.
 ///
 /// Exact, then the longest prefix and the locations nested in it, then regexes in the order

@@ -329,10 +329,12 @@ impl<'a> Compiler<'a> {
         let locations = std::mem::take(&mut block.locations);
         let steps = block.drafts.take::<rewrite::Steps>();
         let names = std::mem::take(&mut block.server_names);
+        let first = self.locations.len();
         let script = self.script(steps, &block)?;
         let conf = self.compiled(block.clone(), &at, Some(script))?;
         let locations = self.set(locations, &without_try_files(&block))?;
-        Ok(ServerConf { names, conf, locations, cache_tally: OnceLock::new() })
+        let everywhere = first..self.locations.len();
+        Ok(ServerConf { names, conf, locations, everywhere, cache_tally: OnceLock::new() })
     }
 
     /// Compiles a level of locations.

@@ -5,6 +5,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use std::cell::Cell;
 use std::fmt;
 use yorozu_cache::PurgeMode;
+use yorozu_gateway::cache::alias::Scope;
 use yorozu_http::uri::split_authority;
 
 /// Most purges of one request.
@@ -23,6 +24,8 @@ pub(super) struct Batch {
     pub(super) zone: Option<String>,
     pub(super) all: bool,
     pub(super) mode: PurgeMode,
+    /// Not said by what is sent: who is asked decides.
+    pub(super) scope: Scope,
 }
 
 /// One or more batches, and whether they came as a list.
@@ -131,6 +134,7 @@ impl<'de> Visitor<'de> for BatchVisitor<'_> {
             zone: zone.flatten(),
             all: all.unwrap_or(false),
             mode: if soft.unwrap_or(false) { PurgeMode::Soft } else { PurgeMode::Hard },
+            scope: Scope::default(),
         };
         if batch.all {
             self.0.add()?;

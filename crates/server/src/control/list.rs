@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
-use yorozu_cache::EntryHead;
+use yorozu_cache::{EntryHead, Zone};
 use yorozu_http::field::argument;
 use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::base::turn::unix_millis_of;
@@ -42,9 +42,10 @@ pub(super) fn stat(config: &Config) -> String {
     out
 }
 
-/// What `stat` says, as JSON.
-pub(super) fn figures(config: &Config) -> Value {
-    let zones = config.zones.iter().map(|(name, zone)| {
+/// What `stat` says of some zones, as JSON.
+pub(super) fn figures(config: &Config, shown: &[Arc<Zone>]) -> Value {
+    let is_shown = |zone: &Arc<Zone>| shown.iter().any(|shown| Arc::ptr_eq(shown, zone));
+    let zones = config.zones.iter().filter(|(_, zone)| is_shown(zone)).map(|(name, zone)| {
         let (usage, options) = (zone.usage(), zone.options());
         let memory = json!({
             "pages": usage.memory_entries, "bytes": usage.memory_bytes, "bytes_max": options.memory_bytes,

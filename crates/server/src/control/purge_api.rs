@@ -19,12 +19,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
+use yorozu_gateway::cache::alias::{self, Scope};
 use yorozu_gateway::cache::purge::{self, InZones};
-use yorozu_gateway::cache::{alias, key, settings};
+use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::nodes::Told;
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
-use yorozu_kernel::config::servers::{ServerId, ServerName};
+use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::request::Method;
@@ -89,7 +90,9 @@ pub(super) async fn run(exchange: &mut Exchange) -> Result<String, Problem> {
 /// # Errors
 /// The status, and what is wrong.
 pub(crate) async fn of_content(exchange: &Exchange, content: &[u8]) -> Result<String, Problem> {
-    Batches::parse(content)?.perform(exchange).await
+    let mut batches = Batches::parse(content)?;
+    batches.0.iter_mut().for_each(|batch| batch.scope = Scope::All);
+    batches.perform(exchange).await
 }
 
 /// `cache_purge_api`: batches of the site itself; the zones' figures for a GET.
@@ -104,7 +107,8 @@ pub(super) async fn for_site(exchange: &mut Exchange, token: &[u8]) -> Result<St
     }
     match exchange.request.method {
         Method::Get => {
-            let mut figures = list::figures(&exchange.conf);
+            let zones = Scope::Site.zones(exchange);
+            let mut figures = list::figures(&exchange.conf, &zones);
             let server = exchange.conf.server(exchange.server);
             figures["live"] = figures::of_site(server, &exchange.request.host);
             return Ok(format!("{figures}\n"));
@@ -156,7 +160,7 @@ fn own_host(exchange: &mut Exchange) -> Result<String, String> {
         return Err("the request names no host".to_owned());
     }
     let (is_own, is_others) = whose_host(exchange);
-    let has_names = exchange.conf.server(exchange.server).names.iter().any(ServerName::is_real);
+    let has_names = exchange.conf.server(exchange.server).has_names();
     match is_own || !(has_names || is_others) {
         true => Ok(text),
         false => Err(format!("\"{text}\" is not a name of the server that was asked")),
@@ -218,7 +222,7 @@ async fn perform(
     }
     let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
     let mut wanted = Wanted::default();
-    for zone in &zones(conf, batch.zone.as_deref())? {
+    for zone in &zones(conf, batch)? {
         let tags = batch.tags.iter().enumerate().map(|(at, name)| (Of::Tag(at), tag(name)));
         wanted.add(zone, tags.chain(batch.all.then_some((Of::All, Purge::All))));
     }
@@ -310,7 +314,7 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
         }
         let (mut purges, mut is_cached) = (InZones::default(), false);
         for url in with_schemes(conf, url) {
-            match add_url(conf, &url, &mut purges) {
+            match add_url(conf, &url, batch.scope, &mut purges) {
                 Ok(found) => is_cached |= found,
                 Err(problem) => refused = refused.or(Some(problem)),
             }
@@ -325,16 +329,16 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
     refused
 }
 
-fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String> {
-    match name {
-        None => Ok(conf.zones.values().cloned().collect()),
-        Some(name) => match conf.zones.get(name) {
-            Some(zone) => Ok(vec![Arc::clone(zone)]),
-            None => {
-                let known = conf.zones.keys().cloned().collect::<Vec<_>>().join(", ");
-                Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"))
-            }
-        },
+/// The zones of a batch's tags, which say themselves whose they are.
+fn zones(conf: &WorkerConf, batch: &Batch) -> Result<Vec<Arc<Zone>>, String> {
+    let Some(name) = &batch.zone else { return Ok(conf.zones.values().cloned().collect()) };
+    match (conf.zones.get(name), batch.scope) {
+        (Some(zone), _) => Ok(vec![Arc::clone(zone)]),
+        (None, Scope::Site) => Err(format!("cache zone \"{name}\" is unknown")),
+        (None, Scope::All) => {
+            let known = conf.zones.keys().cloned().collect::<Vec<_>>().join(", ");
+            Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"))
+        }
     }
 }
 
@@ -354,11 +358,16 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
 
 /// Adds what is to be purged for a URL: what the location that it leads to keeps under it, and what any other may. Whether it
 /// leads to a cache.
-fn add_url(conf: &Rc<WorkerConf>, url: &str, purges: &mut InZones) -> Result<bool, String> {
+fn add_url(
+    conf: &Rc<WorkerConf>,
+    url: &str,
+    scope: Scope,
+    purges: &mut InZones,
+) -> Result<bool, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
     let ends = url.ends_with('*');
-    for (zone, key) in alias::elsewhere(&asked) {
+    for (zone, key) in alias::elsewhere(&asked, scope) {
         purges.add(&zone, purge::of_key(&key, ends));
     }
     let Some(mut asked) = alias::plain(&asked) else { return Ok(false) };

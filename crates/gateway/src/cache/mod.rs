@@ -45,6 +45,7 @@ pub use answer::{answer, answer_stale, revalidated};
 pub use collector::{Collecting, Collector};
 pub use plan::Plan;
 pub use settings::Conf;
+use yorozu_http::field;
 use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored};
 
 use crate::protocol;
@@ -528,7 +529,7 @@ async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
     }
 }
 
-/// Whether the client's field of this name, in any case, is meant for the stored page and not for the
+/// Whether the client's field of this name, as applications may read it, is meant for the stored page and not for the
 /// upstream.
 pub fn is_for_stored_page(name: &[u8]) -> bool {
     const CONDITIONS: [&[u8]; 6] = [
@@ -539,7 +540,7 @@ pub fn is_for_stored_page(name: &[u8]) -> bool {
         b"range",
         b"if-range",
     ];
-    CONDITIONS.iter().any(|condition| condition.eq_ignore_ascii_case(name))
+    CONDITIONS.iter().any(|condition| field::is_alike(name, condition))
 }
 
 /// Validators of the expired entry, for a conditional request to the upstream.

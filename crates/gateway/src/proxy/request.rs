@@ -82,9 +82,10 @@ impl Names {
         self.all.push(name);
     }
 
+    /// Whether one of them is the name, as applications may read it.
     fn has(&self, name: &[u8]) -> bool {
         self.lengths & Self::bit(name) != 0
-            && self.all.iter().any(|found| field::is_same(found, name))
+            && self.all.iter().any(|found| field::is_alike(name, found))
     }
 }
 
@@ -135,7 +136,7 @@ impl Fields {
         if !self.replaced.has(name) {
             return false;
         }
-        for line in self.lines.iter().filter(|line| field::is_same(&line.name, name)) {
+        for line in self.lines.iter().filter(|line| field::is_alike(name, &line.name)) {
             match &line.value {
                 Some(value) => each(SetTo::Spelled(value)),
                 None => each(SetTo::Text(&line.text)),
@@ -444,7 +445,7 @@ fn validators(exchange: &Exchange, rules: Rules<'_>, out: &mut Vec<u8>) -> bool 
     };
     let lines = out.split(|byte| *byte == b'\n').skip(1);
     let mut conditions =
-        lines.filter(|line| line.get(..3).is_some_and(|i| i.eq_ignore_ascii_case(b"if-")));
+        lines.filter(|line| line.get(..3).is_some_and(|start| field::is_alike(start, b"if-")));
     (modified.is_some() || !etag.is_empty()) && conditions.by_ref().all(is_ours)
 }
 

@@ -86,13 +86,12 @@ pub fn append_file_in(root: &Root, exchange: &Exchange, uri: &[u8], out: &mut Ve
         return;
     }
     append_folder(root, exchange, out);
-    let rest = match uri.get(root.alias_bytes..) {
+    out.extend_from_slice(match &root.replaced {
         _ if !root.is_alias => uri,
-        Some(rest) => rest,
+        Some(replaced) => uri.strip_prefix(&replaced[..]).unwrap_or_default(),
         None if exchange.is_uri_below_alias => uri,
         None => b"",
-    };
-    out.extend_from_slice(rest);
+    });
 }
 
 /// As [`open::kind`], for what decides where a request goes. As nginx, it is logged if the system does not let us see.

@@ -8,15 +8,17 @@
     reason = "whole trees and copies are on a thread that may block; a name is looked up where the request is"
 )]
 
+use super::static_file;
 use bytes::Bytes;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use yorozu_http::conditional::etag_matches;
 use yorozu_http::{date, uri};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -29,6 +31,7 @@ use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::{Exchange, error_page};
 use yorozu_kernel::files::path;
 use yorozu_kernel::files::temporary::{TemporaryFile, crosses_devices, folder_for, folder_mode};
+use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error::{self, Level, os_error};
 
 /// The module.
@@ -162,6 +165,29 @@ fn refuse_content(exchange: &Exchange) -> Result<(), Refused> {
     Err(Refused(415, Some(format!("{method} with body is unsupported"))))
 }
 
+/// Checks the request's conditions on what its path names now; nginx's module knows none.
+///
+/// # Source
+/// RFC 9110, section 13.2.2.
+fn check_conditions(exchange: &Exchange, found: Option<&Metadata>) -> Result<(), Refused> {
+    let (request, known) = (&exchange.request, &exchange.request.known);
+    let etag = found.filter(|found| found.is_file()).map(|f| static_file::etag(f.mtime(), f.len()));
+    let is_named = |tags: &[u8], is_weak| match &etag {
+        Some(etag) => etag_matches(tags, etag, is_weak),
+        None => found.is_some() && tags.trim_ascii() == b"*",
+    };
+    let since = request.known(known.if_unmodified_since).and_then(date::parse_condition);
+    let is_met = match request.known(known.if_match) {
+        Some(tags) => is_named(tags, false),
+        None => since.is_none_or(|since| found.is_none_or(|found| found.mtime() <= since)),
+    };
+    match request.known(known.if_none_match) {
+        _ if !is_met => Err(412.into()),
+        Some(tags) if is_named(tags, true) => Err(412.into()),
+        _ => Ok(()),
+    }
+}
+
 fn has_slash(uri: &[u8]) -> bool {
     uri.ends_with(b"/")
 }
@@ -185,6 +211,7 @@ async fn put(exchange: &mut Exchange) -> Result<Outcome, Refused> {
         let text = format!("\"{}\" could not be created: it is a folder", error::path_text(&path));
         return Err(Refused(409, Some(text)));
     }
+    check_conditions(exchange, before.as_ref().ok())?;
     let mode = location.of::<Conf>().dav_access.0;
     if location.of::<Conf>().create_full_put_path {
         let folder = path.parent().unwrap_or(Path::new("/"));
@@ -234,6 +261,7 @@ fn make_folder(exchange: &Exchange) -> Result<Outcome, Refused> {
         return Err(Refused(409, Some(text)));
     }
     let path = path_of(exchange, &exchange.uri);
+    check_conditions(exchange, fs::symlink_metadata(&path).ok().as_ref())?;
     let mode = exchange.conf.location(exchange.location).of::<Conf>().dav_access.0;
     let made = DirBuilder::new().mode(folder_mode(mode)).create(&path);
     made.map_err(|problem| failed("mkdir()", &path, &problem, 409))?;
@@ -276,6 +304,7 @@ async fn delete(exchange: &Exchange) -> Result<Outcome, Refused> {
     };
     let found = fs::symlink_metadata(&path);
     let found = found.map_err(|problem| failed("lstat()", &path, &problem, missing(&problem)))?;
+    check_conditions(exchange, Some(&found))?;
     let depth = depth(exchange)?;
     if found.is_dir() {
         if !has_slash(uri) {
@@ -328,7 +357,34 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
         &rest[slash..]
     };
     let path = uri::parse_unsafe(target).map(|target| target.path);
-    path.filter(|path| path.starts_with(b"/")).ok_or_else(invalid)
+    let path = path.filter(|path| path.starts_with(b"/")).ok_or_else(invalid)?;
+    if is_elsewhere(exchange, &path) {
+        let text = error::verbatim(field);
+        let text =
+            format!("\"Destination\" URI \"{text}\" is not in the location of the source URI");
+        return Err(Refused(403, Some(text)));
+    }
+    Ok(path)
+}
+
+/// Whether other rules hold for a path than for the request's, or the folder of its location does not have it. nginx cuts the
+/// length of an `alias` location's name off any path, and asks no other location.
+fn is_elsewhere(exchange: &Exchange, path: &[u8]) -> bool {
+    let location = |path: &[u8]| {
+        exchange.peek(|asked| {
+            asked.uri = path.to_vec();
+            find_config::location(asked).ok()
+        })
+    };
+    let found = location(path);
+    if found.is_none() || found != location(&exchange.uri) {
+        return true;
+    }
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    let Some(replaced) = root.replaced.as_ref().filter(|_| root.is_alias) else { return false };
+    let rest = path.strip_prefix(&replaced[..]);
+    // `/files2` is not below `/files`.
+    !rest.is_some_and(|rest| replaced.ends_with(b"/") || matches!(rest.first(), None | Some(b'/')))
 }
 
 async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
@@ -358,6 +414,7 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     let (from, to) = (path_of(exchange, &exchange.uri), path_of(exchange, &target_uri));
     let found =
         fs::symlink_metadata(&from).map_err(|problem| failed("lstat()", &from, &problem, 404))?;
+    check_conditions(exchange, Some(&found))?;
     if found.is_dir() != has_slash(&exchange.uri) {
         let text = format!("\"{}\" is collection", error::verbatim(&exchange.uri));
         return Err(Refused(400, Some(text)));

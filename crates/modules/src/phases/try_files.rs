@@ -1,5 +1,6 @@
 //! `try_files`: the first file that exists, or the last argument.
 
+use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::http_core::{Root, TryFile, TryLast};
@@ -49,8 +50,10 @@ fn is_literal(template: &Template) -> bool {
 /// How much of a name is the beginning that an `alias` takes the place of: as nginx, only of a name with variables, and
 /// only if it begins as the request's path does.
 fn in_front(exchange: &Exchange, root: &Root, is_literal: bool, name: &[u8]) -> usize {
-    let replaced = exchange.uri.get(..root.alias_bytes).filter(|_| root.is_alias && !is_literal);
-    replaced.filter(|replaced| name.starts_with(replaced)).map_or(0, <[u8]>::len)
+    let replaced = root.replaced.as_ref().filter(|_| root.is_alias && !is_literal);
+    let is_of_request =
+        |replaced: &&Bytes| exchange.uri.starts_with(replaced) && name.starts_with(replaced);
+    replaced.filter(is_of_request).map_or(0, Bytes::len)
 }
 
 /// The path of the file as a URI, if it exists as wanted.
@@ -70,7 +73,7 @@ fn found(exchange: &mut Exchange, root: &Root, file: &TryFile) -> Option<Vec<u8>
     }
     // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.
     Some(match root.is_alias {
-        true => [exchange.uri.get(..root.alias_bytes).unwrap_or_default(), name].concat(),
+        true => [root.replaced.as_deref().unwrap_or_default(), name].concat(),
         false => name.to_vec(),
     })
 }

@@ -260,16 +260,16 @@ fn alias(block: &mut super::block::Block, args: &Args<'_>) -> Result<(), ValueEr
     use super::block::LocationName;
     block.drafts.of::<Draft>().root.set(args)?;
     let mut root = block.drafts.of::<Draft>().root.written().expect("just set").clone();
-    root.alias_bytes = match &block.name {
-        LocationName::Exact(path) | LocationName::Prefix { path, .. } => path.len(),
-        // The folder's text holds captures and is the whole path.
-        LocationName::Regex(_) => usize::MAX,
+    root.replaced = match &block.name {
+        LocationName::Exact(path) | LocationName::Prefix { path, .. } => Some(path.clone()),
+        // The folder's text holds captures.
+        LocationName::Regex(_) => None,
         LocationName::Named(_) => {
             return Err(ValueError::new(
                 "the \"alias\" directive cannot be used inside the named location",
             ));
         }
-        LocationName::Unnamed => 0,
+        LocationName::Unnamed => Some(Bytes::new()),
     };
     block.drafts.of::<Draft>().root.replace(root);
     Ok(())

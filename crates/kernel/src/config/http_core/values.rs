@@ -65,14 +65,14 @@ word_enum! {
 pub struct Root {
     pub path: Template,
     pub is_alias: bool,
-    /// With `alias`: bytes of the location's prefix that the folder replaces.
-    pub alias_bytes: usize,
+    /// With `alias`: the prefix that the folder takes the place of. `None`, of a regex: the folder's text is the whole path.
+    pub replaced: Option<Bytes>,
 }
 
 impl Root {
     /// Whether `alias` names one file for every path, as it does with a regex.
     pub fn is_alias_whole(&self) -> bool {
-        self.is_alias && self.alias_bytes == usize::MAX
+        self.is_alias && self.replaced.is_none()
     }
 }
 
@@ -102,7 +102,7 @@ impl Setting for Root {
             }
         };
         let path = Template::compile(path.as_bytes(), args.env)?;
-        Ok(Self { path, is_alias: args.name == "alias", alias_bytes: 0 })
+        Ok(Self { path, is_alias: args.name == "alias", replaced: None })
     }
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let written = if self.is_alias { "alias" } else { "root" };

@@ -531,6 +531,36 @@ def test_an_upstream_is_asked_before_the_body_is_there():
         upstream.shutdown()
 
 
+class Hinting(socketserver.StreamRequestHandler):
+    """Sends early hints, and the answer once the client has them."""
+
+    def handle(self):
+        while self.rfile.readline() not in (b'\r\n', b''):
+            pass
+        self.wfile.write(b'HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n')
+        assert self.server.seen.wait(SECONDS), 'the client has no hints'
+        self.wfile.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok')
+
+
+def test_early_hints_come_before_the_answer():
+    async def work(connection):
+        stream = connection.begin(fields_of('/'))
+        connection.flush()
+        await connection.until(lambda: stream in connection.heads)
+        equal([dict(head)[b':status'] for head in connection.heads[stream]], [b'103'])
+        equal(dict(connection.heads[stream][0])[b'link'], b'</a.css>')
+        upstream.seen.set()
+        await connection.until(lambda: stream in connection.whole)
+        equal([dict(head)[b':status'] for head in connection.heads[stream]], [b'103', b'200'])
+        equal(connection.bodies[stream], b'ok')
+    with socketserver.ThreadingTCPServer(('127.0.0.1', 0), Hinting) as upstream, Folder() as folder:
+        upstream.daemon_threads, upstream.seen = True, threading.Event()
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        with_aioquic(work, folder, f"""early_hints 1; proxy_http_version 1.1;
+            location = / {{ proxy_pass http://127.0.0.1:{upstream.server_address[1]}; }}""")
+        upstream.shutdown()
+
+
 def test_what_is_said_of_configurations_is_as_nginx_says_it():
     with Folder() as folder:
         (folder / 'logs').mkdir()

@@ -65,7 +65,8 @@ impl Office {
 
     /// The folder, locked; `None`: another process has it.
     fn folder(&self, path: &Path) -> Result<Option<Rc<Folder>>, String> {
-        if let Some(known) = self.folders.borrow().get(path).and_then(Weak::upgrade) {
+        let known = self.folders.borrow().get(path).and_then(Weak::upgrade);
+        if let Some(known) = known {
             return Ok(Some(known));
         }
         let locked = Folder::lock(path)?.map(Rc::new);

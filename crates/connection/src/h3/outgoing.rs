@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use yorozu_http::field;
 use yorozu_kernel::base::timer;
@@ -25,11 +25,11 @@ pub(super) struct Outgoing {
     pub(super) id: u64,
     send: RefCell<Option<SendStream>>,
     /// What could not be sent of what comes before a response.
-    early: RefCell<Bytes>,
+    early: Cell<Bytes>,
     /// Whether the client has given it up.
     is_stopped: Cell<bool>,
     /// Waits for that.
-    stopped: RefCell<Option<Stopped>>,
+    stopped: Cell<Option<Stopped>>,
 }
 
 /// What the client did with a stream: read all of it, or stopped.
@@ -104,8 +104,8 @@ impl Outgoing {
             shared,
             id,
             send,
-            early: RefCell::default(),
-            stopped: RefCell::default(),
+            early: Cell::default(),
+            stopped: Cell::default(),
             is_stopped: Cell::new(false),
         })
     }
@@ -121,14 +121,18 @@ impl Outgoing {
         let gone = || Stop::Failed(io::ErrorKind::ConnectionReset.into());
         let mut send = self.send.borrow_mut();
         let Some(send) = &mut *send else { return Poll::Ready(Err(gone())) };
-        let mut early = self.early.borrow_mut();
-        while !early.is_empty() || parts.iter().any(|part| !part.is_empty()) {
-            let is_early = !early.is_empty();
-            let part = std::slice::from_mut(&mut *early);
-            let rest = if is_early { part } else { &mut *parts };
-            match ready!(pin!(send.write_chunks(rest)).poll(context)) {
-                Ok(written) => self.shared.note_useful(written.bytes),
-                Err(problem) => {
+        let mut early = [self.early.take()];
+        while !early[0].is_empty() || parts.iter().any(|part| !part.is_empty()) {
+            let rest = if early[0].is_empty() { &mut *parts } else { &mut early };
+            let polled = { pin!(send.write_chunks(rest)).poll(context) };
+            match polled {
+                Poll::Pending => {
+                    let [early] = early;
+                    self.early.set(early);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(written)) => self.shared.note_useful(written.bytes),
+                Poll::Ready(Err(problem)) => {
                     if matches!(problem, WriteError::Stopped(_)) {
                         self.note_stopped();
                     }
@@ -192,16 +196,15 @@ impl Outgoing {
 
 impl RequestSource for Outgoing {
     fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self.stopped.borrow_mut();
-        let mut stopped = match (waiting.take(), &*self.send.borrow()) {
-            (Some(stopped), _) => stopped,
-            (None, Some(send)) => Box::pin(send.stopped()),
-            (None, None) => return Poll::Ready(()),
+        let begun = || {
+            let send = self.send.borrow();
+            send.as_ref().map(|send| -> Stopped { Box::pin(send.stopped()) })
         };
+        let Some(mut stopped) = self.stopped.take().or_else(begun) else { return Poll::Ready(()) };
         match stopped.as_mut().poll(context) {
-            Poll::Pending => *waiting = Some(stopped),
+            Poll::Pending => self.stopped.set(Some(stopped)),
             // All of it has arrived.
-            Poll::Ready(Ok(None)) => *waiting = Some(Box::pin(std::future::pending())),
+            Poll::Ready(Ok(None)) => self.stopped.set(Some(Box::pin(std::future::pending()))),
             Poll::Ready(Ok(Some(_))) => {
                 self.note_stopped();
                 return Poll::Ready(());
@@ -216,10 +219,13 @@ impl RequestSource for Outgoing {
         what: Interim<'a>,
         _timeout: Duration,
     ) -> Pin<Box<dyn Future<Output = io::Result<()>> + 'a>> {
-        if let (Interim::EarlyHints(hints), true) = (what, self.early.borrow().is_empty()) {
+        let before = self.early.take();
+        let is_free = before.is_empty();
+        self.early.set(before);
+        if let (Interim::EarlyHints(hints), true) = (what, is_free) {
             let mut fields = Fields::new(Some(103));
             hints.iter().for_each(|(name, value)| fields.put(name, value));
-            *self.early.borrow_mut() = fields.frame();
+            self.early.set(fields.frame());
             // The rest of it goes before the response; a client that is gone is noticed by who answers it.
             let _ = self.poll_write(&mut Context::from_waker(Waker::noop()), &mut []);
         }

@@ -364,7 +364,8 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     if args.env.zones.borrow().contains_key(&zone) {
         return Err(ValueError(format!("duplicate zone \"{zone}\"")));
     }
-    if let Some(at) = &*args.env.line.borrow() {
+    let line = args.env.line.borrow();
+    if let Some(at) = &*line {
         named.folder(&disk.path, true, Vec::new(), at)?;
     }
     if let Some(url) = shared {

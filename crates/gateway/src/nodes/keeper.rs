@@ -47,7 +47,8 @@ impl Keeper {
     pub fn watch(&mut self, config: &Config) {
         let nodes = config.shared.of::<Nodes>();
         let (bus, tiers) = (nodes.bus.clone(), nodes.tiers().to_vec());
-        let is_same = match (&bus, &self.plan.borrow().bus) {
+        let old = self.plan.borrow().bus.clone();
+        let is_same = match (&bus, &old) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
@@ -59,7 +60,7 @@ impl Keeper {
             let tier = tiers.iter().find(|tier| tier.zone == *name);
             zone.set_beyond(tier.map(|tier| Arc::clone(tier) as Arc<dyn Beyond>));
         }
-        if let (Some(new), Some(old), false) = (&bus, &self.plan.borrow().bus, is_same) {
+        if let (Some(new), Some(old), false) = (&bus, &old, is_same) {
             old.hand_over(new);
         }
         self.plan.send_replace(Plan { bus: bus.clone(), tiers });

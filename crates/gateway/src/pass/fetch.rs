@@ -188,7 +188,8 @@ impl Job<'_> {
 
     /// Notes something about the attempt under way.
     pub(super) fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
-        if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
+        let mut attempts = self.attempts.borrow_mut();
+        if let Some(attempt) = attempts.last_mut() {
             note(attempt);
         }
     }

@@ -234,10 +234,8 @@ async fn fetch_for_client(
         && !conf.stores()
         // What the upstream has changed is not to be served as it was, because a client did not wait to be told.
         && !cache::invalidate::is_due(job.exchange, conf.cache);
-    let client = match &*job.live.borrow() {
-        Some(body) => body.source(),
-        None => job.exchange.body.source(),
-    };
+    let live = job.live.borrow().as_ref().map(|body| body.source());
+    let client = live.unwrap_or_else(|| job.exchange.body.source());
     let client = client.filter(|_| is_watching);
     let mut fetch = pin!(fetch(job));
     poll_fn(|context| {

@@ -33,7 +33,8 @@ pub(super) fn read(args: &Args<'_>) -> Result<(), ValueError> {
 /// # Errors
 /// One has none.
 pub(super) fn check(env: &Env) -> Result<(), ValueError> {
-    match env.named.borrow().zone_without_size(DIRECTIVE) {
+    let named = env.named.borrow();
+    match named.zone_without_size(DIRECTIVE) {
         Some(name) => Err(ValueError(format!("zero size shared memory zone \"{name}\""))),
         None => Ok(()),
     }

@@ -119,9 +119,11 @@ impl Tally {
     pub fn with(&self, count: impl FnOnce(&Cells)) {
         // The thread may be at its end, and what it had with it.
         let _ = OWN.try_with(|own| {
-            if let Some(Some(cells)) = own.borrow().get(self.number) {
+            let begun = own.borrow();
+            if let Some(Some(cells)) = begun.get(self.number) {
                 return count(cells);
             }
+            drop(begun);
             count(&self.begin(&mut own.borrow_mut()));
         });
     }

@@ -114,7 +114,8 @@ impl Env {
 
     /// As [`Env::warn`], about the line that is being read.
     pub fn warn_here(&self, text: &str) {
-        match &*self.line.borrow() {
+        let line = self.line.borrow();
+        match &*line {
             Some(at) => self.warn(format!("{text} in {at}")),
             None => self.warn(text),
         }

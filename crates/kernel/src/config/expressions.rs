@@ -13,8 +13,9 @@ impl Regex {
     /// As [`Regex::naming`].
     pub fn compile(source: &[u8], caseless: bool, env: &Env) -> Result<Self, ValueError> {
         let key = (Bytes::copy_from_slice(source), caseless);
-        if let Some(known) = env.regexes.borrow().get(&key) {
-            return Ok(known.clone());
+        let known = env.regexes.borrow().get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(known);
         }
         let define = |name: &str| env.variables.borrow_mut().define(name);
         let regex = Self::naming(source, caseless, define)?;

@@ -253,7 +253,8 @@ impl Setting for TempPath {
         }
         let path = args.env.prefix_path(&args.text(0));
         // Without a line it is a default.
-        if let Some(at) = &*args.env.line.borrow() {
+        let line = args.env.line.borrow();
+        if let Some(at) = &*line {
             args.env.named.borrow_mut().folder(&path, false, levels, at)?;
         }
         Ok(Self(path))

@@ -132,7 +132,8 @@ impl Worker {
             if self.connections.borrow().len() < max {
                 return;
             }
-            if let Some(connection) = self.connections.borrow().values().find(|c| c.is_idle()) {
+            let idle = self.connections.borrow().values().find(|c| c.is_idle()).cloned();
+            if let Some(connection) = idle {
                 connection.end_idle();
             }
             self.ended.notified().await;

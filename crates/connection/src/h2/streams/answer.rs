@@ -111,7 +111,8 @@ impl Streams {
 
     /// Ready when the client has sent all of a request, or given it up.
     pub(in crate::h2) fn poll_received(&self, id: u32, context: &Context<'_>) -> Poll<()> {
-        match self.0.borrow_mut().open_for_reading(id) {
+        let mut state = self.0.borrow_mut();
+        match state.open_for_reading(id) {
             Some(entry) if !entry.is_received => {
                 entry.reader = Some(context.waker().clone());
                 Poll::Pending

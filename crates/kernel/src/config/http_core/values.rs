@@ -375,7 +375,8 @@ impl Setting for Aio {
             word => word.strip_prefix(b"threads=").ok_or_else(|| args.invalid_value())?,
         };
         let named = Template::compile(pool, args.env)?.as_literal();
-        if let (Some(name), Some(at)) = (named, &*args.env.line.borrow()) {
+        let line = args.env.line.borrow();
+        if let (Some(name), Some(at)) = (named, &*line) {
             let name = String::from_utf8_lossy(&name).into_owned();
             args.env.named.borrow_mut().ask_pool(name, at.clone());
         }

@@ -356,14 +356,14 @@ impl Page {
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_ascii_lowercase();
         let stub = match command.get("stub").map(String::from_utf8_lossy) {
             None => None,
-            Some(stub) => match self.shared.borrow().blocks.get(&*stub) {
-                Some(block) => Some(block.clone()),
-                None => {
-                    return Ok(Err(failure(format!(
-                        "\"stub\"=\"{stub}\" for \"include\" not found"
-                    ))));
+            Some(stub) => {
+                let block = self.shared.borrow().blocks.get(&*stub).cloned();
+                if block.is_none() {
+                    let text = format!("\"stub\"=\"{stub}\" for \"include\" not found");
+                    return Ok(Err(failure(text)));
                 }
-            },
+                block
+            }
         };
         let Some(asked) = self.exchange.subrequest(&path) else { return Ok(Err(Failure(None))) };
         let mut asked = Box::new(asked);
@@ -483,8 +483,9 @@ impl Page {
     }
 
     fn variable(&mut self, name: &str) -> Option<Vec<u8>> {
-        if let Some(value) = self.shared.borrow().variables.get(name) {
-            return Some(value.to_vec());
+        let value = self.shared.borrow().variables.get(name).map(|value| value.to_vec());
+        if value.is_some() {
+            return value;
         }
         if let Ok(group) = name.parse::<usize>() {
             return self.exchange.captures.get(group).map(<[u8]>::to_vec);

@@ -3,6 +3,7 @@
 use super::Exchange;
 use crate::base::address;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 /// Fields that a proxy leaves.
 const OF_PROXIES: [&[u8]; 7] = [
@@ -15,16 +16,18 @@ const OF_PROXIES: [&[u8]; 7] = [
     b"x-real-ip",
 ];
 
-/// Whether a request comes from this machine, and does not say that a proxy here passed it on for another one.
+/// Whether a request comes from this machine, and does not say that a proxy here passed it on for another one. An address that a
+/// field names is a claim: the connection's own counts.
 pub fn is_from_here(exchange: &Exchange) -> bool {
     let ip = exchange.remote.ip();
+    let is_claimed = !Rc::ptr_eq(&exchange.remote, &exchange.client.remote);
     let own = exchange.client.local.map(|address| address.ip());
     let is_here = ip.is_none_or(|ip| ip.is_loopback() || Some(ip) == own);
     let is_passed_on = || {
         exchange.client.proxied.get().is_some()
             || OF_PROXIES.iter().any(|name| exchange.request.field(name).is_some())
     };
-    is_here && !is_passed_on()
+    is_here && !is_claimed && !is_passed_on()
 }
 
 /// The address that a field like `X-Forwarded-For` names last; if it `is_recursive`, the last one that is no trusted

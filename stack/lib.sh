@@ -187,6 +187,9 @@ command_as_php() {
 
 sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
+# Secrets are told by the shell itself, in files that it alone has: arguments of processes are shown to everyone.
+in_place_of() { printf 's|%s|%s|\n' "$1" "$2"; } # what secret: a line for sed -f
+
 make_site() {
     www=$data/www
     local password token
@@ -210,9 +213,9 @@ make_site() {
         touch "$www/.complete"
     fi
     write "$www/wp-config.php" < <(
-    sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
+    sed -f <(in_place_of @PASSWORD@ "$password"; in_place_of @TOKEN@ "$(cat "$data/purge-token")") -e "s|@SOCKET@|$sockets/db/db.sock|" \
         -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@TLS_PORT@|$tls_port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
-        -e "s|@TOKEN@|$(cat "$data/purge-token")|" "$here/stack/wp-config.php")
+        "$here/stack/wp-config.php")
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"
@@ -242,7 +245,7 @@ in_wordpress() { # what code
 
 install_wordpress() {
     step "installing WordPress"
-    sql -e "CREATE DATABASE IF NOT EXISTS wordpress;
+    sql <<<"CREATE DATABASE IF NOT EXISTS wordpress;
         CREATE OR REPLACE USER wordpress@localhost IDENTIFIED BY '$password';
         GRANT ALL ON wordpress.* TO wordpress@localhost;" ||
         die "the database could not be made"
@@ -328,7 +331,7 @@ start_site() { # name folder port
         -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         "${secure[@]}" \
-        -e "s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|" \
+        -f <(in_place_of '# \(location = /.purge .*token=\)[^;]*' "\1$(cat "$data/purge-token")") \
         -e "s|# \(location ^~ /.console/ .*token=\)[^;]*|\1$data/console-token|" \
         "$preset/wordpress/wordpress.conf")
     write "$conf/mime.types" <"$preset/mime.types"

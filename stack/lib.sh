@@ -187,7 +187,7 @@ command_as_php() {
 
 sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
-# Secrets are told by the shell itself, in files that it alone has: arguments of processes are shown to everyone.
+# The shell itself writes secrets, where only the command reads them: every user sees the arguments of commands.
 in_place_of() { printf 's|%s|%s|\n' "$1" "$2"; } # what secret: a line for sed -f
 
 make_site() {

@@ -35,6 +35,21 @@ def der(folder, name):
     return ssl.PEM_cert_to_DER_cert((folder / f'{name}.crt').read_text())
 
 
+def test_a_server_speaks_no_version_that_its_neighbour_agreed_on():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        files = f'ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;'
+        servers = ''.join(f'server {{ listen 127.0.0.1:$port ssl; server_name {name}.test; http2 {name}; {files} return 200 $server_protocol; }}'
+                          for name in ('on', 'off'))
+        with Server(folder, servers) as server:
+            def said(name, host):
+                return curl(server.port, '/', '--http2', '-H', f'Host: {host}', '-o', folder / 'body', '-w', '%{http_version} %{http_code}', name=name)
+            equal(said('off.test', 'off.test'), '1.1 200')
+            equal(said('on.test', 'on.test'), '2 200')
+            equal(said('on.test', 'off.test'), '2 421')
+            assert 'the negotiated protocol is disabled' in server.log(), server.log()
+
+
 VARIABLES = '$scheme $https $ssl_protocol $ssl_cipher $ssl_curve [$ssl_server_name] $ssl_session_reused' \
     ' $ssl_client_verify [$ssl_client_s_dn] [$ssl_client_i_dn] [$ssl_client_s_dn_legacy]' \
     ' [$ssl_client_serial] [$ssl_client_fingerprint] [$ssl_client_v_start] [$ssl_client_v_end]' \

@@ -89,9 +89,9 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         """A connection that is not begun."""
         configuration = QuicConfiguration(is_client=True, alpn_protocols=[alpn], verify_mode=ssl.CERT_NONE, server_name=name,
                                           **{'idle_timeout': 60, 'max_data': 1 << 30, 'max_stream_data': 1 << 26} | more)
-        tokens = []
-        connection = cls(QuicConnection(configuration=configuration, token_handler=tokens.append))
-        connection.tokens = tokens
+        tokens, tickets = [], []
+        connection = cls(QuicConnection(configuration=configuration, token_handler=tokens.append, session_ticket_handler=tickets.append))
+        connection.tokens, connection.tickets = tokens, tickets
         return connection
 
     async def connect(self, port, near=None):

@@ -1,6 +1,8 @@
 //! From a request to its response: the part that all protocols share.
 
-use crate::head;
+use crate::h2;
+use crate::head::{self, Refusal};
+use crate::quic;
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;
 use crate::tls::session;
@@ -14,6 +16,8 @@ use yorozu_kernel::exchange::error_page;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error::{self, Level};
+use yorozu_wire::h1::Version;
+
 /// How far a request came without waiting.
 pub(super) enum Begun {
     Done(Answer),
@@ -128,7 +132,7 @@ fn merges_slashes(exchange: &Exchange) -> bool {
 fn phases(exchange: &mut Exchange) -> Progress {
     exchange.server = find_config::server(exchange);
     exchange.location = exchange.conf.server(exchange.server).conf;
-    if let Err((status, text)) = check_tls(exchange) {
+    if let Err((status, text)) = check_version(exchange).and_then(|()| check_tls(exchange)) {
         return refuse(exchange, status, &text, HEADERS);
     }
     let merges = merges_slashes(exchange);
@@ -165,8 +169,27 @@ fn phases(exchange: &mut Exchange) -> Progress {
     start(exchange)
 }
 
+/// Checks that the request's server speaks the version of HTTP that was agreed on, with it or with one of its neighbours.
+fn check_version(exchange: &Exchange) -> Result<(), Refusal> {
+    let (conf, server) = (&exchange.conf, exchange.server);
+    let is_spoken = match exchange.request.version {
+        Version::V20 => {
+            conf.socket(&exchange.client).http2 || conf.of_server::<h2::Conf>(server).http2
+        }
+        Version::V30 => conf.of_server::<quic::directives::Conf>(server).http3,
+        _ => true,
+    };
+    match is_spoken {
+        true => Ok(()),
+        false => {
+            let text = "client attempted to request the server name for which the negotiated protocol is disabled";
+            Err((421, text.to_owned()))
+        }
+    }
+}
+
 /// Checks that what the handshake agreed on suffices for the request's server.
-fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
+fn check_tls(exchange: &Exchange) -> Result<(), Refusal> {
     let conf = &exchange.conf;
     let Some(session) = session::of(&exchange.client) else {
         return match conf.socket(&exchange.client).is_tls {

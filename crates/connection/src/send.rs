@@ -213,18 +213,15 @@ fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
     if exchange.limit_rate.is_none() && core.limit_rate.0.is_text(b"0") {
         return None;
     }
-    let size = |template: &yorozu_kernel::config::template::Template, exchange: &mut Exchange| {
-        yorozu_conf::value::size(&template.value(exchange)).unwrap_or(0)
-    };
     let rate = match exchange.limit_rate {
         Some(rate) => rate,
         None => {
-            let rate = size(&core.limit_rate.0, exchange);
+            let rate = core.limit_rate.bytes(exchange);
             // As nginx: `$limit_rate` says it from now on.
             *exchange.limit_rate.insert(rate)
         }
     };
-    (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
+    (rate > 0).then(|| (rate, core.limit_rate_after.bytes(exchange)))
 }
 
 /// Notes the outcome of a body that came while it was sent.

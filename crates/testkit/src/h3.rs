@@ -5,11 +5,12 @@ use crate::h2::as_http;
 use crate::request::Request;
 use crate::tls::Hello;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TokenMemoryCache, VarInt};
 use rustls::ClientConfig as TlsConfig;
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use tokio::runtime::Runtime;
 use yorozu_wire::h3::frame::{kind, put_control_start, put_head, read_integer, stream_kind};
 use yorozu_wire::h3::qpack::{Decoder, put_field, put_prefix};
@@ -45,6 +46,13 @@ fn text(problem: impl std::error::Error) -> String {
         cause = problem.source();
     }
     text
+}
+
+/// What servers gave their clients to prove where they are, by port.
+fn tokens(port: u16) -> Arc<TokenMemoryCache> {
+    static KNOWN: LazyLock<Mutex<HashMap<u16, Arc<TokenMemoryCache>>>> =
+        LazyLock::new(Mutex::default);
+    Arc::clone(KNOWN.lock().unwrap().entry(port).or_default())
 }
 
 impl Client {
@@ -85,7 +93,8 @@ impl Client {
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let name = if hello.name.is_empty() { "localhost" } else { &hello.name };
         let crypto = QuicClientConfig::try_from(Arc::clone(settings)).map_err(text)?;
-        let config = ClientConfig::new(Arc::new(crypto));
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.token_store(tokens(port));
         let (endpoint, connection, control, asked) = runtime.block_on(async {
             let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).map_err(text)?;
             let address = (Ipv4Addr::LOCALHOST, port).into();

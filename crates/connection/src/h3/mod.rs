@@ -152,11 +152,12 @@ async fn shake_hands(
     let logs = conf.location(server).error_log.clone();
     drop(conf);
     let deadline = Instant::now() + timeout;
-    let Opening { mut connecting, handshake, .. } = opening;
+    let Opening { mut connecting, handshake, is_proved, .. } = opening;
     let log = |text: &str| logs.connection(Level::Info, client, text);
     let shaken = async {
         connecting.handshake_data().await?;
-        if session::of(client).is_some() {
+        // Early requests of a client that may not be where it says wait for the end of the handshake, which proves that.
+        if is_proved && session::of(client).is_some() {
             let (connection, confirmed) = match connecting.into_0rtt() {
                 Ok(begun) => begun,
                 Err(_) => unreachable!("the library says that servers always can"),

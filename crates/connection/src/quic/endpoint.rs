@@ -10,6 +10,7 @@ use super::socket::Sockets;
 use super::switch::Switch;
 use super::tokens::Tokens;
 use crate::add_one;
+use crate::tls::server::ServerTls;
 use quinn::{
     AckFrequencyConfig, AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout,
     Incoming, MtuDiscoveryConfig, Runtime, ServerConfig, TransportConfig, ValidationTokenConfig,
@@ -87,6 +88,8 @@ pub struct Opening {
     pub(crate) connecting: Connecting,
     pub(crate) handshake: Handshake,
     pub(crate) paths: Arc<Paths>,
+    /// Whether the client has shown, by a token, that it receives what goes to its address.
+    pub(crate) is_proved: bool,
 }
 
 /// A handshake under way.
@@ -196,12 +199,12 @@ impl Endpoint {
         self.handshakes.set(self.handshakes.get() + 1);
         let count = Rc::clone(&self.handshakes);
         let handshake = Handshake { _guest: Guest::new(client, Rc::clone(conf)), count };
-        let peer = incoming.remote_address();
+        let (peer, is_proved) = (incoming.remote_address(), incoming.remote_address_validated());
         let paths = Paths::new(peer);
         let crypto = Crypto::new(self.suite, Some((client.number, Arc::clone(&paths))));
         let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server, peer)));
         match incoming.accept_with(Arc::new(config)) {
-            Ok(connecting) => Some(Opening { connecting, handshake, paths }),
+            Ok(connecting) => Some(Opening { connecting, handshake, paths, is_proved }),
             // Its first message was read, and nothing can come of it.
             Err(problem) => {
                 add_one(&COUNTERS.handshakes_failed);
@@ -230,7 +233,10 @@ fn server_config(
     validation.log(Arc::clone(tokens) as Arc<dyn quinn::TokenLog>);
     validation.lifetime(limits::QUIC_TOKEN_LIFETIME);
     if let Some((conf, server, peer)) = server {
-        validation.sent(u32::from(conf.of_server::<Conf>(server).quic_retry));
+        // Those who come again with one need not be asked where they are, and their early requests need not wait.
+        let is_of_use = conf.of_server::<Conf>(server).quic_retry
+            || conf.of_server::<ServerTls>(server).has_early_data;
+        validation.sent(u32::from(is_of_use));
         config.transport_config(Arc::new(transport(conf, server, peer)));
     }
     config.validation_token_config(validation);

@@ -34,7 +34,7 @@ settings! {
     /// Revoked certificates of clients.
     ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER;
     /// Whether requests are taken before the handshake is over, with QUIC: those of methods other than GET and HEAD get
-    /// 425. Without QUIC none are.
+    /// 425, and those of a client that has not proved its address by a token wait. Without QUIC none are.
     ssl_early_data: bool = "off", ONE, HTTP_SERVER;
     /// Groups for the exchange of keys.
     ssl_ecdh_curve: Curves = "auto", ONE, HTTP_SERVER;

@@ -39,6 +39,8 @@ pub struct ServerTls {
     pub client_auth: Option<Arc<ClientAuth>>,
     /// Whether it speaks TLS 1.3.
     pub has_tls13: bool,
+    /// `ssl_early_data`
+    pub has_early_data: bool,
     /// `None` without a certificate.
     configs: Option<Configs>,
     /// Certificates that variables name.
@@ -129,6 +131,7 @@ impl ServerTls {
             rejects,
             client_auth,
             has_tls13: protocols.iter().copied().any(is_tls13),
+            has_early_data: conf.ssl_early_data,
             configs: None,
             named: None,
             certificates: Vec::new(),

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
 use yorozu_http::field::{Name, Value};
 use yorozu_http::uri::{normalize, with_args};
-use yorozu_kernel::config::servers::{LocationId, ServerId};
+use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::conf::{Config, LocationConf};
+use yorozu_kernel::exchange::conf::{Config, KeyedByUrl, LocationConf};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::find_config;
 use yorozu_wire::h1::Version;
@@ -207,12 +207,13 @@ fn by_url(
     let config = Rc::clone(&exchange.conf);
     let mut found: Vec<(Arc<Zone>, Key)> = Vec::new();
     exchange.peek(|asked| {
-        for (id, of) in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
-            if servers.is_some_and(|servers| !of.iter().any(|id| servers.contains(id))) {
+        for keyed in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
+            let is_wanted = |servers: &[_]| keyed.servers.iter().any(|id| servers.contains(id));
+            if !servers.is_none_or(is_wanted) {
                 continue;
             }
-            let Some(conf) = settings::of(config.location(*id)) else { continue };
-            asked.location = *id;
+            let Some(conf) = settings::of(config.location(keyed.location)) else { continue };
+            asked.location = keyed.location;
             let keys = keys(asked, conf);
             for zone in key::zones(asked, conf).unwrap_or_default() {
                 keys.iter().for_each(|key| add(&mut found, &zone, key));
@@ -230,8 +231,8 @@ pub fn add(pages: &mut Vec<(Arc<Zone>, Key)>, zone: &Arc<Zone>, key: &Key) {
 }
 
 /// One location of each zone and such a key, and the servers that have one.
-fn keyed_by_url(config: &Config) -> Box<[(LocationId, Vec<ServerId>)]> {
-    let mut found: Vec<(LocationId, Vec<ServerId>)> = Vec::new();
+fn keyed_by_url(config: &Config) -> Box<[KeyedByUrl]> {
+    let mut found: Vec<KeyedByUrl> = Vec::new();
     let mut seen = HashMap::new();
     for id in (0..).map(ServerId).take(config.servers.len()) {
         for location in config.locations_of(id) {
@@ -242,10 +243,10 @@ fn keyed_by_url(config: &Config) -> Box<[(LocationId, Vec<ServerId>)]> {
             let dropped = location.of::<drop_args::Conf>();
             let what = format!("{:?} {:?} {dropped:?}", conf.cache, conf.cache_key);
             let place = *seen.entry(what).or_insert_with(|| {
-                found.push((location.id, Vec::new()));
+                found.push(KeyedByUrl { location: location.id, servers: Vec::new() });
                 found.len() - 1
             });
-            let servers = &mut found[place].1;
+            let servers = &mut found[place].servers;
             if servers.last() != Some(&id) {
                 servers.push(id);
             }

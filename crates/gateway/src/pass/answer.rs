@@ -95,9 +95,10 @@ pub async fn accept(
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
     let is_buffered = if has_accel { is_buffered(conf, &head) } else { conf.buffering };
     fetched.before = before;
-    let mut body = ArrivingBody::new(exchange, fetched, StoreTargets { collector, saver });
-    body.gather(&conf, is_buffered, &response).await;
-    if let Some(saver) = body.attach(exchange, &conf, is_buffered, &mut response).await {
+    let targets = StoreTargets { collector, saver };
+    let mut body = ArrivingBody::new(exchange, &conf, is_buffered, fetched, targets);
+    body.gather(&response).await;
+    if let Some(saver) = body.attach(exchange, &conf, &mut response).await {
         Box::pin(saver.finish()).await;
     }
     Outcome::Respond(response)
@@ -195,10 +196,10 @@ async fn keep_intercepted(
         None => fetched.end(),
         Some(collector) => {
             let targets = StoreTargets { collector: Some(collector), saver: None };
-            let mut body = ArrivingBody::new(exchange, fetched, targets);
-            body.gather(&conf, conf.buffering, &response).await;
+            let mut body = ArrivingBody::new(exchange, &conf, conf.buffering, fetched, targets);
+            body.gather(&response).await;
             // Nothing was given to it that would have to be finished.
-            drop(body.attach(exchange, &conf, conf.buffering, &mut response).await);
+            drop(body.attach(exchange, &conf, &mut response).await);
         }
     }
 }

@@ -53,23 +53,34 @@ pub struct ArrivingBody {
     pieces: Vec<Bytes>,
     is_whole: Result<bool, CodecError>,
     has_no_content: bool,
+    is_buffered: bool,
+    /// `*_limit_rate`; 0 for none.
+    rate: u64,
 }
 
 impl ArrivingBody {
-    pub fn new(exchange: &Exchange, mut fetched: Box<Fetched>, targets: StoreTargets) -> Self {
+    pub fn new(
+        exchange: &mut Exchange,
+        conf: &Conf,
+        is_buffered: bool,
+        mut fetched: Box<Fetched>,
+        targets: StoreTargets,
+    ) -> Self {
         let has_no_content = exchange.request.method == Method::Head && targets.is_empty();
+        let is_limited = is_buffered && !has_no_content;
+        let rate = if is_limited { conf.limit_rate.bytes(exchange) } else { 0 };
         let mut pieces = PIECES.with(SpareLists::take);
         pieces.extend(fetched.before.take());
         let is_whole = fetched.source.arrived(&mut pieces);
-        Self { fetched, targets, pieces, is_whole, has_no_content }
+        Self { fetched, targets, pieces, is_whole, has_no_content, is_buffered, rate }
     }
 
     /// Waits for a short rest that comes right after the head.
-    pub async fn gather(&mut self, conf: &Conf, is_buffered: bool, response: &Response) {
+    pub async fn gather(&mut self, response: &Response) {
         let source = &mut self.fetched.source;
-        let may_wait = is_buffered
+        let may_wait = self.is_buffered
             && is_short(response)
-            && rate(conf, is_buffered) == 0
+            && self.rate == 0
             && !self.has_no_content
             && source.sending.is_done();
         if matches!(self.is_whole, Ok(false)) && may_wait {
@@ -84,14 +95,13 @@ impl ArrivingBody {
         self,
         exchange: &mut Exchange,
         conf: &Conf,
-        is_buffered: bool,
         response: &mut Response,
     ) -> Option<Box<Saver>> {
-        let Self { mut fetched, mut targets, mut pieces, is_whole, has_no_content } = self;
+        let Self { mut fetched, mut targets, mut pieces, is_whole, has_no_content, .. } = self;
+        let Self { is_buffered, rate, .. } = self;
         if let Some(text) = fetched.source.codec.take_stderr() {
             log_stderr(exchange, &fetched, &text);
         }
-        let rate = if has_no_content { 0 } else { rate(conf, is_buffered) };
         let free = room_beside_head(conf, &fetched, &pieces);
         let pace = (rate > 0).then(|| Paced::new(rate, &mut pieces, free));
         let is_held = pace.as_ref().is_some_and(Paced::holds);
@@ -129,11 +139,6 @@ impl ArrivingBody {
 fn log_stderr(exchange: &Exchange, fetched: &Fetched, text: &[u8]) {
     let text = format!("{} while reading upstream", fetched.source.codec.in_nginx_words(text));
     error::upstream(exchange, Level::Error, &text, || fetched.url.at(fetched.lease.peer().text()));
-}
-
-/// `*_limit_rate`; 0 for none.
-fn rate(conf: &Conf, is_buffered: bool) -> u64 {
-    if is_buffered { conf.limit_rate.0 } else { 0 }
 }
 
 /// How much of a body nginx would have read with the head.

@@ -14,6 +14,7 @@ use yorozu_kernel::base::address;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::http_core::Rate;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::{Buffers, Offset, Size, StoreAccess, TempPath};
 
@@ -120,7 +121,7 @@ family_settings! {
     /// Whether the upstream works on when the client is gone.
     ignore_client_abort: bool = "off", ONE;
     /// Bytes per second read from the upstream while its answer is read ahead.
-    limit_rate: Size = "0", ONE;
+    limit_rate: Rate = "0", ONE;
     /// Longest temporary file for an answer; 0 for none.
     max_temp_file_size: Offset = "1024m", ONE;
     /// Conditions under which the next peer tries.

@@ -188,6 +188,15 @@ impl Config {
     }
 }
 
+/// Where pages have a key that holds nothing but what URLs say.
+#[derive(Debug)]
+pub struct KeyedByUrl {
+    /// One of the locations.
+    pub location: LocationId,
+    /// The servers that have one.
+    pub servers: Vec<ServerId>,
+}
+
 /// One worker's handle on a configuration: a plain counter per request instead of a shared one.
 #[derive(Debug)]
 pub struct WorkerConf {
@@ -198,9 +207,8 @@ pub struct WorkerConf {
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,
-    /// A location for each zone and cache key that holds nothing but what URLs say, and the servers that have such a one; found
-    /// when they are first asked for.
-    pub keyed_by_url: OnceCell<Box<[(LocationId, Vec<ServerId>)]>>,
+    /// For each zone and cache key that holds nothing but what URLs say; found when they are first asked for.
+    pub keyed_by_url: OnceCell<Box<[KeyedByUrl]>>,
 }
 
 impl WorkerConf {

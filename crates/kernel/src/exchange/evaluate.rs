@@ -4,6 +4,7 @@ use super::Exchange;
 use super::request::{Request, append_joined};
 use super::variables::{Variable, prefixed, put, put_known, put_number};
 use crate::base::scratch::Scratch;
+use crate::config::http_core::Rate;
 use crate::config::regex::{Captures, Regex, Undecided};
 use crate::config::template::{Part, Template};
 use crate::exchange::conf::Config;
@@ -11,6 +12,13 @@ use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_http::field;
+
+impl Rate {
+    /// Bytes per second for a request; none if what its variables come to is no size.
+    pub fn bytes(&self, exchange: &mut Exchange) -> u64 {
+        yorozu_conf::value::size(&self.0.value(exchange)).unwrap_or(0)
+    }
+}
 
 impl Regex {
     /// As [`Regex::is_match`], for an exchange that is in doubt where the search comes to no end.

@@ -264,12 +264,14 @@ pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) 
         return;
     }
     let has_content = has_content(response.status) && exchange.request.method != Method::Head;
-    if !has_content || matches!(response.body, Body::Stream(_) | Body::Tunnel(_)) {
+    if !has_content || matches!(response.body, Body::Tunnel(_)) {
         return;
     }
     response.content_length = None;
-    let body = std::mem::replace(&mut response.body, Body::empty());
-    response.body = Body::Stream(Box::new(stream::of_whole(body, Vec::new())));
+    if !matches!(response.body, Body::Stream(_)) {
+        let body = std::mem::replace(&mut response.body, Body::empty());
+        response.body = Body::Stream(Box::new(stream::of_whole(body, Vec::new())));
+    }
 }
 
 /// As nginx: these three replace what the origin said; others are added.

@@ -241,7 +241,7 @@ class Server(Process):
     # Configurations and logs of those whose test has failed, by what they are.
     ended_by_failure = []
 
-    def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True, user='root'):
+    def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True, user='root', connections=4096):
         program = program or YOROZU
         name = 'nginx' if 'nginx' in program else 'yorozu'
         self.folder, self.port = folder / f'{name}-{free_port()}', port or free_port()
@@ -258,7 +258,7 @@ daemon off;
 pid {self.folder}/pid;
 error_log {self.folder}/logs/error.log info;
 {main}
-events {{ worker_connections 4096; }}
+events {{ worker_connections {connections}; }}
 http {{
     access_log off;
     client_body_temp_path {self.folder}/body;

@@ -3,9 +3,11 @@ taken for a request is given back once: no peer ever has more than max_conns, an
 
 Each storm has CLIENTS; STORM=60 lets it go on for a minute instead. SEED=N makes other choices.
 """
-import asyncio, contextlib, os, random, signal, socket, ssl, struct, time
+import asyncio, contextlib, http.client, os, random, signal, socket, ssl, struct, time
+import pytest
 from attacks import h2wire
 from openssl import authority
+import peers
 from peers import SECONDS, Folder, Memcached, Server, equal, free_port
 
 CLIENTS, STORM = 480, float(os.environ.get('STORM', 0))
@@ -912,3 +914,52 @@ def test_a_storm_before_one_worker():
 
 def test_a_storm_before_two_workers():
     asyncio.run(storm(2))
+
+
+def asked(port, path, method='GET', body=None, **fields):
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=SECONDS)
+    try:
+        connection.request(method, path, body, fields)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize('workers', (1, 2))
+def test_a_location_that_leads_to_itself_takes_nobody_along(workers):
+    """Each of its requests holds a connection for the next one, until none is left."""
+    with Folder() as folder, Server(folder, '''server { listen 127.0.0.1:$port;
+            location /loop { proxy_pass http://127.0.0.1:$port; } location /ok { return 200; } }''',
+            main=f'worker_processes {workers};', connections=64) as server:
+        # Not 504: nothing has waited until a time was up.
+        equal(asked(server.port, '/loop'), 502)
+        equal(asked(server.port, '/ok'), 200)
+        assert 'worker_connections are not enough while connecting to upstream' in server.log(), server.log()
+
+
+def test_clients_that_ask_for_nothing_keep_nobody_out():
+    """Their places are taken by those who do; purge, console and the command line have some of their own."""
+    token, own, held = 'a-secret-of-sixteen-bytes-or-more', free_port(), free_port()
+    with Folder() as folder, Server(folder, f'''proxy_cache_path $dir/pages keys_zone=z:1m;
+            server {{ listen 127.0.0.1:$port backlog=4096; location / {{ return 200; }} location /held {{ proxy_pass http://127.0.0.1:{held}; }} }}
+            server {{ listen 127.0.0.1:{own}; location = /.purge {{ cache_purge_api token={token}; }} location /console/ {{ console; }} }}''', main='worker_processes 2;', connections=64) as server, \
+            socket.create_server(('127.0.0.1', held), backlog=4096):
+        # First all places are held by requests that nobody answers.
+        clients = []
+        for _ in range(200):
+            clients.append(socket.create_connection(('127.0.0.1', server.port)))
+            clients[-1].sendall(b'GET /held HTTP/1.1\r\nHost: a\r\n\r\n')
+        peers.until('the line', lambda: 'worker_connections are not enough: 0 are idle' in server.log())
+        equal(asked(own, '/.purge', 'POST', '{"tags":["a"]}', Authorization=f'Bearer {token}', Host='a'), 200)
+        equal(asked(own, '/console/figures'), 200)
+        for client in clients:
+            client.close()
+        # Then by those who say nothing, or not all of it.
+        clients = [socket.create_connection(('127.0.0.1', server.port)) for _ in range(600)]
+        for client in clients[::2]:
+            client.sendall(b'GET / HT')
+        equal(asked(server.port, '/'), 200)
+        equal(asked(own, '/console/figures'), 200)
+        for client in clients:
+            client.close()
+

@@ -12,7 +12,7 @@ use super::respond::{self, Begun, log};
 use super::send::Sent;
 use super::transport::{HEADS, Transport};
 use super::write;
-use super::{ConnectionHandle, current_conf, first_core, rules};
+use super::{ConnectionHandle, Stage, current_conf, first_core, rules};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
 use std::net::Shutdown;
@@ -123,14 +123,15 @@ impl Connection {
         drop(conf);
         HEADS.with(|spare| spare.give(std::mem::take(&mut self.buffer)));
         self.out = Scratch::default();
-        self.handle.is_idle.set(self.client.requests.get() > 0);
+        let is_first = self.client.requests.get() == 0;
+        self.handle.stage.set(if is_first { Stage::Silent } else { Stage::Idle });
         self.timer.begin(limit);
         let read = std::future::poll_fn(|context| {
             let read = self.io.poll_read_at_most(context, &mut self.buffer, usize::MAX);
             self.timer.poll_wait(context, read)
         })
         .await;
-        self.handle.is_idle.set(false);
+        self.handle.stage.set(if is_first { Stage::Beginning } else { Stage::Busy });
         matches!(read, Some(Ok(count)) if count > 0)
     }
 
@@ -160,6 +161,7 @@ impl Connection {
             let (io, buffer, timer) = (&self.io, &mut self.buffer, &mut self.timer);
             arrived = receive(io, buffer, timer, &bounds, timeout, true, &mut request).await;
         }
+        self.handle.stage.set(Stage::Busy);
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
         if matches!(arrived, Arrived::Request) {

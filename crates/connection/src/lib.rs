@@ -32,6 +32,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use transport::Transport;
 use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::limits;
 use yorozu_kernel::config::http_core;
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::Client;
@@ -46,6 +47,9 @@ pub trait Connected: Debug {
     /// Whether the client has no request under way.
     fn is_idle(&self) -> bool;
 
+    /// Whether it may be ended to make room for another one.
+    fn spare(&self) -> Option<Spare>;
+
     /// Whether it ends by itself when the worker stops, as its protocol says.
     fn ends_itself(&self) -> bool;
 
@@ -59,19 +63,54 @@ pub trait Connected: Debug {
     fn cut(&self);
 }
 
+/// Why a connection may be ended for another one; what comes first goes first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Spare {
+    /// The client has its answers.
+    Idle,
+    /// It has sent nothing.
+    Silent,
+    /// It has begun its first request, or a handshake, and takes its time.
+    Slow,
+}
+
+/// How far a client is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stage {
+    /// It has to say something before its first request is whole.
+    Beginning,
+    /// It has sent nothing of its first request.
+    Silent,
+    /// It has no request under way.
+    Idle,
+    /// It has.
+    Busy,
+}
+
 /// A connection over TCP or a Unix socket.
 #[derive(Debug)]
 pub struct ConnectionHandle {
     pub io: Rc<Transport>,
     pub client: Rc<Client>,
-    pub is_idle: Cell<bool>,
+    pub stage: Cell<Stage>,
     /// Whether it ends by itself when the worker stops, as its protocol says.
     pub ends_itself: Cell<bool>,
 }
 
 impl Connected for ConnectionHandle {
     fn is_idle(&self) -> bool {
-        self.is_idle.get()
+        self.stage.get() == Stage::Idle
+    }
+
+    fn spare(&self) -> Option<Spare> {
+        match self.stage.get() {
+            Stage::Idle => Some(Spare::Idle),
+            Stage::Silent => Some(Spare::Silent),
+            Stage::Beginning if self.client.since.elapsed() >= limits::BEGINNING => {
+                Some(Spare::Slow)
+            }
+            Stage::Beginning | Stage::Busy => None,
+        }
     }
 
     fn ends_itself(&self) -> bool {
@@ -83,7 +122,7 @@ impl Connected for ConnectionHandle {
     }
 
     fn end_idle(&self) {
-        self.is_idle.set(false);
+        self.stage.set(Stage::Busy);
         self.io.shutdown(Shutdown::Read);
     }
 

@@ -23,7 +23,7 @@ pub use yorozu_wire::h2::frame::PREFACE;
 use super::fields::{self, FieldList};
 use super::head::Bounds;
 use super::times::Times;
-use super::{ConnectionHandle, current_conf, first_core, rules};
+use super::{ConnectionHandle, Stage, current_conf, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
 use std::future::poll_fn;
@@ -413,7 +413,7 @@ impl Loop {
         let is_answering = has_asked || self.quiet_since.is_none();
         if self.streams.count() > 0 || is_answering && self.streams.is_waiting() {
             self.quiet_since = None;
-            self.handle.is_idle.set(false);
+            self.handle.stage.set(Stage::Busy);
             return Poll::Pending;
         }
         let since = match self.quiet_since {
@@ -421,7 +421,8 @@ impl Loop {
             // Requests that were answered at once: nothing is given back, as more are likely.
             Some(_) => turn::instant().into(),
             None => {
-                self.handle.is_idle.set(self.end == End::Open);
+                let is_idle = self.end == End::Open;
+                self.handle.stage.set(if is_idle { Stage::Idle } else { Stage::Busy });
                 self.incoming.rest();
                 self.streams.rest();
                 self.fields = FieldList::default();

@@ -24,7 +24,7 @@ mod write;
 use crate::quic::Opening;
 use crate::times::Times;
 use crate::tls::session;
-use crate::{Connected, add_one, count_handshake, current_conf, default_core, first_core};
+use crate::{Connected, Spare, add_one, count_handshake, current_conf, default_core, first_core};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
 use shared::{Open, Shared};
 use std::cell::{Cell, OnceCell};
@@ -61,6 +61,10 @@ impl Connected for Handle {
     fn is_idle(&self) -> bool {
         // An answer is under way until the client has it. Looked at here: it is seldom asked.
         self.is_idle.get() && self.shared().is_some_and(|shared| !shared.has_unacknowledged())
+    }
+
+    fn spare(&self) -> Option<Spare> {
+        self.is_idle().then_some(Spare::Idle)
     }
 
     fn ends_itself(&self) -> bool {

@@ -13,11 +13,12 @@ use crate::upstream::{Upstream, counters};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use yorozu_kernel::base::turn;
+use yorozu_kernel::base::{room, turn};
+use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::attempts::{Attempts, UpstreamAttempt};
 use yorozu_kernel::exchange::conf::LocationConf;
@@ -295,7 +296,16 @@ impl Job<'_> {
             let (whom, kept) = match kept.take() {
                 Some((whom, kept)) => (Some(whom), kept),
                 None => {
-                    let connected = match self.connect_at_once(peer) {
+                    let at_once = match room::is_full() && self.is_of_ourselves(peer) {
+                        true => {
+                            let text =
+                                format!("worker_connections are not enough while {CONNECTING}");
+                            self.log_at(Level::Alert, &text, peer);
+                            Some(Err(Fault::Error))
+                        }
+                        false => self.connect_at_once(peer),
+                    };
+                    let connected = match at_once {
                         Some(connected) => connected,
                         // Boxed, as everything rare.
                         None => Box::pin(self.connect(peer)).await,
@@ -418,6 +428,22 @@ impl Job<'_> {
                 Fault::InvalidHead
             }
         }
+    }
+
+    /// Whether this server itself listens there.
+    fn is_of_ourselves(&self, peer: &Peer) -> bool {
+        let own = self.exchange.client.local.map(|local| local.ip());
+        let is_here = |ip: IpAddr| ip.is_loopback() || Some(ip) == own;
+        self.exchange.conf.sockets.iter().any(|socket| match (&socket.address, peer.address()) {
+            (ListenAddress::Tcp(listened), PeerAddress::Tcp(asked)) => {
+                listened == asked
+                    || listened.port() == asked.port()
+                        && listened.ip().is_unspecified()
+                        && is_here(asked.ip())
+            }
+            (ListenAddress::Unix(listened), PeerAddress::Unix(asked)) => listened == asked,
+            _ => false,
+        })
     }
 
     fn not_connected(&self, problem: &io::Error, peer: &Peer) {

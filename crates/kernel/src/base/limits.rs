@@ -91,6 +91,16 @@ pub const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const BACKLOG: i32 = 16_384;
 /// Pause after the system refused a connection for want of descriptors; nginx's 500 ms.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// What a client has to come to its first request, where its connection's place is wanted; chosen: a handshake takes a few
+/// round trips.
+pub const BEGINNING: Duration = Duration::from_secs(1);
+/// Connections that each socket of a worker may have, whatever those of other sockets have taken; chosen: a purge, a console and
+/// some probes at once.
+pub const CONNECTIONS_RESERVED: usize = 8;
+/// Pause before a worker without room looks again for a connection to end; chosen.
+pub const ROOM_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two lines that say that connections ran out; chosen.
+pub const FULL_INTERVAL: Duration = Duration::from_secs(10);
 /// What panics again within this time, or a worker that ends within it, waits as long before it is begun again; chosen.
 pub const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a worker is started again in the place of one that ended soon after its start; chosen.

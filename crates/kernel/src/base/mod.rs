@@ -11,6 +11,7 @@ pub mod pace;
 pub mod places;
 pub mod readable;
 pub mod report;
+pub mod room;
 pub mod scratch;
 pub mod spare;
 pub mod tally;

@@ -20,7 +20,10 @@ const CONTEXT_NAMES: [(Contexts, &str); 10] = [
 /// Directives that nginx has and that do something else here, with what.
 const DIFFERS: &[(&[&str], &str)] = &[
     (&["worker_processes"], "threads; changes take effect at the next start"),
-    (&["worker_connections"], "connections beyond it wait to be accepted"),
+    (
+        &["worker_connections"],
+        "clients beyond it wait until one that is idle, silent or slow to begin has ended; each socket has room for 8 in any case",
+    ),
     (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay"),
     (&["listen"], "the default backlog is 16,384"),
     (&["server_tokens"], "says `yorozu`"),

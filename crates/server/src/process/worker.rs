@@ -19,11 +19,12 @@ use yorozu_connection::socket::Socket;
 use yorozu_connection::tls::stapling;
 use yorozu_connection::tls::stream::Tls;
 use yorozu_connection::transport::Transport;
-use yorozu_connection::{Connected, ConnectionHandle, h3, quic};
+use yorozu_connection::{Connected, ConnectionHandle, Spare, Stage, h3, quic};
 use yorozu_gateway::pass::ready;
 use yorozu_gateway::upstream;
 use yorozu_kernel::base::beat::Beat;
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
+use yorozu_kernel::base::room::Full;
 use yorozu_kernel::base::tasks::{self, Panicked, guarded};
 use yorozu_kernel::base::{batch, faults, limits, memory, turn};
 use yorozu_kernel::config::servers::ListenAddress;
@@ -64,6 +65,8 @@ pub struct Worker {
     switch: Arc<quic::Switch>,
     is_stopping: Cell<bool>,
     connections: RefCell<HashMap<u64, Rc<dyn Connected>>>,
+    /// When the log was told last that there is no room.
+    said_full: Cell<Option<Instant>>,
     /// Told when a connection ends.
     ended: Notify,
     /// Told when the worker stops or has another configuration.
@@ -124,20 +127,52 @@ impl Worker {
         });
     }
 
-    /// Room for one more connection; makes some by ending an idle one.
-    async fn wait_for_room(&self) {
+    /// Waits for room for one more connection of a socket that has `own`; makes some by ending one that is spare.
+    async fn wait_for_room(&self, own: &Cell<usize>) {
+        let mut full = None;
         loop {
-            let max =
-                usize::try_from(self.conf.borrow().main().worker_connections).unwrap_or(usize::MAX);
-            if self.connections.borrow().len() < max {
+            let max = self.conf.borrow().main().worker_connections;
+            let count = self.connections.borrow().len();
+            let is_within = usize::try_from(max).is_ok_and(|max| count >= max);
+            if !is_within || own.get() < limits::CONNECTIONS_RESERVED {
                 return;
             }
-            let idle = self.connections.borrow().values().find(|c| c.is_idle()).cloned();
-            if let Some(connection) = idle {
-                connection.end_idle();
+            self.note_full(max);
+            match self.spare() {
+                Some((Spare::Idle, connection)) => connection.end_idle(),
+                Some((_, connection)) => connection.cut(),
+                None => _ = full.get_or_insert_with(Full::new),
             }
-            self.ended.notified().await;
+            // Another one may be spare by then.
+            let _ = tokio::time::timeout(limits::ROOM_INTERVAL, self.ended.notified()).await;
         }
+    }
+
+    /// The connection that is missed least: of those that are spare for one reason the oldest.
+    fn spare(&self) -> Option<(Spare, Rc<dyn Connected>)> {
+        let connections = self.connections.borrow();
+        let spare = connections.iter().filter_map(|(number, c)| Some((c.spare()?, *number, c)));
+        let found = spare.min_by_key(|(why, number, _)| (*why, *number));
+        found.map(|(why, _, connection)| (why, Rc::clone(connection)))
+    }
+
+    /// Says, now and then, that connections have run out, and what holds them.
+    fn note_full(&self, max: u64) {
+        let now = Instant::now();
+        if self.said_full.get().is_some_and(|said| now < said + limits::FULL_INTERVAL) {
+            return;
+        }
+        self.said_full.set(Some(now));
+        let connections = self.connections.borrow();
+        let of = |why| connections.values().filter(|c| c.spare() == why).count();
+        let (idle, silent, slow) =
+            (of(Some(Spare::Idle)), of(Some(Spare::Silent)), of(Some(Spare::Slow)));
+        let text = format!(
+            "{max} worker_connections are not enough: {idle} are idle, {silent} have sent nothing, {slow} are slow to begin, {} are \
+             answered or beginning; those that are idle, silent or slow end for others",
+            of(None)
+        );
+        error::process(&self.conf(), Level::Warn, &text);
     }
 }
 
@@ -167,6 +202,7 @@ pub fn run(
         switch,
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
+        said_full: Cell::default(),
         ended: Notify::new(),
         changed: Notify::new(),
     });
@@ -334,50 +370,67 @@ fn start_accepting(
 ) -> io::Result<()> {
     let mut of_quic: Vec<(ListenAddress, Vec<UdpSocket>)> = Vec::new();
     for (address, listener) in listeners {
-        let worker = Rc::clone(worker);
-        let key = address.clone();
+        let place = Place { worker: Rc::clone(worker), address, count: Rc::default() };
+        let key = place.address.clone();
         const WHAT: &str = "the taking of connections";
         let task = match listener {
             Listener::Tcp(listener) => {
                 let listener = Rc::new(TcpListener::from_std(listener)?);
-                let accept =
-                    move || accept_tcp(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
-                tasks::of_worker(WHAT, accept)
+                tasks::of_worker(WHAT, move || accept_tcp(place.clone(), Rc::clone(&listener)))
             }
             Listener::Udp(socket) => {
-                match of_quic.iter_mut().find(|(known, _)| *known == address) {
+                match of_quic.iter_mut().find(|(known, _)| *known == key) {
                     Some((_, sockets)) => sockets.push(socket),
-                    None => of_quic.push((address, vec![socket])),
+                    None => of_quic.push((key, vec![socket])),
                 }
                 continue;
             }
             Listener::Unix(listener) => {
                 let listener = Rc::new(UnixListener::from_std(listener)?);
-                let accept =
-                    move || accept_unix(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
-                tasks::of_worker(WHAT, accept)
+                tasks::of_worker(WHAT, move || accept_unix(place.clone(), Rc::clone(&listener)))
             }
         };
         accepting.push((key, task));
     }
     for (address, sockets) in of_quic {
         let ListenAddress::Udp(at) = address else { continue };
-        let (worker, sockets) = (Rc::clone(worker), Rc::new(sockets));
-        let take = move || take_quic(Rc::clone(&worker), at, Rc::clone(&sockets));
+        let place =
+            Place { worker: Rc::clone(worker), address: address.clone(), count: Rc::default() };
+        let sockets = Rc::new(sockets);
+        let take = move || take_quic(place.clone(), at, Rc::clone(&sockets));
         accepting.push((address, tasks::of_worker("the taking of QUIC connections", take)));
     }
     Ok(())
 }
 
+/// A socket of a worker.
+#[derive(Clone)]
+struct Place {
+    worker: Rc<Worker>,
+    address: ListenAddress,
+    /// Its connections.
+    count: Rc<Cell<usize>>,
+}
+
+impl Place {
+    /// Enters a connection; until it is dropped, the connection counts.
+    fn enter(&self, number: u64, handle: Rc<dyn Connected>, io: Option<Rc<Transport>>) -> Guard {
+        self.worker.connections.borrow_mut().insert(number, handle);
+        self.count.set(self.count.get() + 1);
+        Guard { place: self.clone(), number, io, _active: Counted::of(Present::Active) }
+    }
+}
+
 /// Takes connections over QUIC at an address.
-async fn take_quic(worker: Rc<Worker>, address: SocketAddr, sockets: Rc<Vec<UdpSocket>>) {
+async fn take_quic(place: Place, address: SocketAddr, sockets: Rc<Vec<UdpSocket>>) {
+    let worker = &place.worker;
     loop {
         let opened = quic::Endpoint::open(address, &sockets, &worker.switch, &worker.conf());
         match opened {
             Ok(endpoint) => {
                 while let Some(incoming) = endpoint.next(|| worker.conf()).await {
-                    worker.wait_for_room().await;
-                    begin_quic(&worker, address, &endpoint, incoming);
+                    worker.wait_for_room(&place.count).await;
+                    begin_quic(&place, address, &endpoint, incoming);
                 }
                 let text = format!("QUIC at {address} ended, starting it again");
                 error::process(&worker.conf(), Level::Alert, &text);
@@ -392,7 +445,7 @@ async fn take_quic(worker: Rc<Worker>, address: SocketAddr, sockets: Rc<Vec<UdpS
 }
 
 fn begin_quic(
-    worker: &Rc<Worker>,
+    place: &Place,
     address: SocketAddr,
     endpoint: &quic::Endpoint,
     incoming: quic::Incoming,
@@ -408,12 +461,11 @@ fn begin_quic(
         Some(incoming.remote_address()),
         Some(local),
     ));
-    let Some(opening) = endpoint.begin(incoming, &client, &worker.conf()) else { return };
+    let conf = place.worker.conf();
+    let Some(opening) = endpoint.begin(incoming, &client, &conf) else { return };
     let handle: Rc<h3::Handle> = Rc::default();
-    worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
-    let active = Counted::of(Present::Active);
-    let guard = Guard { worker: Rc::clone(worker), number, io: None, _active: active };
-    let host = Rc::clone(worker) as Rc<dyn Host>;
+    let guard = place.enter(number, Rc::clone(&handle) as Rc<dyn Connected>, None);
+    let host = Rc::clone(&place.worker) as Rc<dyn Host>;
     start_serving(guard, Box::pin(h3::serve(handle, client, host, opening)));
 }
 
@@ -426,31 +478,31 @@ fn client(
     Client::new(number, address, Rc::new(Remote::of(peer)), local, Instant::now())
 }
 
-async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: Rc<TcpListener>) {
+async fn accept_tcp(place: Place, listener: Rc<TcpListener>) {
     loop {
-        worker.wait_for_room().await;
+        place.worker.wait_for_room(&place.count).await;
         match listener.accept().await {
             Ok((stream, peer)) => {
                 // A wildcard socket does not say which address was asked for.
-                let local = match &address {
+                let local = match &place.address {
                     ListenAddress::Tcp(local) if !local.ip().is_unspecified() => Some(*local),
                     _ => stream.local_addr().ok(),
                 };
-                begin(&worker, &address, Socket::Tcp(stream), Some(peer), local);
+                begin(&place, Socket::Tcp(stream), Some(peer), local);
             }
-            Err(problem) => refused(&worker, &problem).await,
+            Err(problem) => refused(&place.worker, &problem).await,
         }
     }
 }
 
-async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: Rc<UnixListener>) {
+async fn accept_unix(place: Place, listener: Rc<UnixListener>) {
     loop {
-        worker.wait_for_room().await;
+        place.worker.wait_for_room(&place.count).await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                begin(&worker, &address, Socket::Unix(stream), None, None);
+                begin(&place, Socket::Unix(stream), None, None);
             }
-            Err(problem) => refused(&worker, &problem).await,
+            Err(problem) => refused(&place.worker, &problem).await,
         }
     }
 }
@@ -469,13 +521,8 @@ async fn refused(worker: &Worker, problem: &io::Error) {
     // Anything else concerns one client that went away again.
 }
 
-fn begin(
-    worker: &Rc<Worker>,
-    address: &ListenAddress,
-    socket: Socket,
-    peer: Option<SocketAddr>,
-    local: Option<SocketAddr>,
-) {
+fn begin(place: &Place, socket: Socket, peer: Option<SocketAddr>, local: Option<SocketAddr>) {
+    let Place { worker, address, .. } = place;
     faults::point("accept");
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     counters::count(Happened::Accepted);
@@ -489,13 +536,11 @@ fn begin(
     let handle = Rc::new(ConnectionHandle {
         io: Rc::new(transport),
         client: Rc::clone(&client),
-        is_idle: Cell::new(false),
+        stage: Cell::new(Stage::Beginning),
         ends_itself: Cell::new(false),
     });
-    worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
     let io = Some(Rc::clone(&handle.io));
-    let active = Counted::of(Present::Active);
-    let guard = Guard { worker: Rc::clone(worker), number, io, _active: active };
+    let guard = place.enter(number, Rc::clone(&handle) as Rc<dyn Connected>, io);
     // Boxed: a task is moved several times before it runs.
     let host = Rc::clone(worker) as Rc<dyn Host>;
     start_serving(guard, Box::pin(yorozu_connection::serve(handle, client, host)));
@@ -503,7 +548,7 @@ fn begin(
 
 /// Starts the task of a connection.
 fn start_serving(guard: Guard, mut work: Later<'static, ()>) {
-    let (worker, number) = (Rc::clone(&guard.worker), guard.number);
+    let (worker, number) = (Rc::clone(&guard.place.worker), guard.number);
     let work = std::future::poll_fn(move |context| {
         turn::works_on(number);
         faults::stand("connection");
@@ -519,7 +564,7 @@ fn start_serving(guard: Guard, mut work: Later<'static, ()>) {
 
 /// Takes a connection out of the worker's table when it ends, however it ends.
 struct Guard {
-    worker: Rc<Worker>,
+    place: Place,
     number: u64,
     /// `None` over UDP.
     io: Option<Rc<Transport>>,
@@ -528,8 +573,10 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.worker.connections.borrow_mut().remove(&self.number);
-        self.worker.ended.notify_waiters();
+        let Place { worker, count, .. } = &self.place;
+        worker.connections.borrow_mut().remove(&self.number);
+        count.set(count.get() - 1);
+        worker.ended.notify_waiters();
         if let Some(io) = self.io.take() {
             turn::keep_for_round(io as Rc<dyn Any>);
         }

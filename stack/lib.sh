@@ -187,9 +187,6 @@ command_as_php() {
 
 sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
-# The shell itself writes secrets, where only the command reads them: every user sees the arguments of commands.
-in_place_of() { printf 's|%s|%s|\n' "$1" "$2"; } # what secret: a line for sed -f
-
 make_site() {
     www=$data/www
     local password token
@@ -213,9 +210,10 @@ make_site() {
         touch "$www/.complete"
     fi
     write "$www/wp-config.php" < <(
-    sed -f <(in_place_of @PASSWORD@ "$password"; in_place_of @TOKEN@ "$(cat "$data/purge-token")") -e "s|@SOCKET@|$sockets/db/db.sock|" \
+    # Every user of the machine sees the arguments of commands: secrets go in by standard input.
+    sed -f /dev/stdin -e "s|@SOCKET@|$sockets/db/db.sock|" \
         -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@TLS_PORT@|$tls_port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
-        "$here/stack/wp-config.php")
+        "$here/stack/wp-config.php" <<<"s|@PASSWORD@|$password|; s|@TOKEN@|$(cat "$data/purge-token")|")
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"
@@ -331,9 +329,9 @@ start_site() { # name folder port
         -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         "${secure[@]}" \
-        -f <(in_place_of '# \(location = /.purge .*token=\)[^;]*' "\1$(cat "$data/purge-token")") \
+        -f /dev/stdin \
         -e "s|# \(location ^~ /.console/ .*token=\)[^;]*|\1$data/console-token|" \
-        "$preset/wordpress/wordpress.conf")
+        "$preset/wordpress/wordpress.conf" <<<"s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|")
     write "$conf/mime.types" <"$preset/mime.types"
     write "$conf/fastcgi_params" <"$preset/fastcgi_params"
     write "$conf/visitor.conf" <"$preset/visitor.conf"

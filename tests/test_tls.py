@@ -374,6 +374,23 @@ def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it()
             assert 'OCSP response: no response sent' not in status(server)
 
 
+def test_logs_name_the_client_of_a_proxy_whatever_is_wrong_with_its_request():
+    with Folder() as folder, Server(folder, '''log_format a '$remote_addr $status'; set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol;
+            server { listen 127.0.0.1:$port proxy_protocol; access_log $dir/logs/a.log a; return 200; }''') as server:
+        broken = (b'GET / HTTP/9.9\r\nHost: a\r\n\r\n', b'GET / HTTP/1.1\r\nHost: a b\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n', b'GET / HT')
+        for text in broken:
+            with socket.create_connection(('127.0.0.1', server.port), timeout=60) as connection:
+                connection.sendall(b'PROXY TCP4 192.0.2.7 127.0.0.1 5000 80\r\n' + text)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+        lines = lambda: (server.folder / 'logs/a.log').read_text().splitlines()
+        until('a line for each', lambda: len(lines()) == len(broken))
+        equal(lines(), ['192.0.2.7 505', *['192.0.2.7 400'] * 3])
+        said = [line for line in server.log().splitlines() if ' client ' in line and ' while reading ' in line]
+        equal((len(said), all('client: 192.0.2.7,' in line for line in said)), (len(broken), True), said)
+
+
 def test_a_proxy_in_front_says_who_the_client_is():
     with Folder() as folder:
         certificate(folder, 'localhost')

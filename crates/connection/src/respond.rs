@@ -118,6 +118,9 @@ pub(super) fn choose_server_of_refused(exchange: &mut Exchange) {
         false => find_config::first_server(&exchange.conf, &exchange.client),
     };
     exchange.location = exchange.conf.server(exchange.server).conf;
+    // Logs name the client also where nothing else is known of it.
+    let take_real_ip = exchange.conf.engine.take_real_ip;
+    take_real_ip(exchange);
 }
 
 /// Whether slashes in the path are merged. As in nginx this is decided before the server is known: the path must not be read in

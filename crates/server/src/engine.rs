@@ -2,7 +2,7 @@
 
 use crate::filters;
 use crate::modules::MODULES;
-use crate::{control, handlers};
+use crate::{control, handlers, phases};
 use yorozu_gateway::cache::counters;
 use yorozu_kernel::base::report::Report;
 use yorozu_kernel::exchange::Exchange;
@@ -36,6 +36,7 @@ pub(crate) static ENGINE: Engine = Engine {
         }
         access_log::log(exchange);
     },
+    take_real_ip: phases::take_real_ip,
     is_from_trusted_proxy: realip::is_trusted,
     variable: |name| MODULES.variable(name),
     purge_by_answer: |exchange, fields| {

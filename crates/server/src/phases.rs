@@ -254,7 +254,8 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     access(exchange)
 }
 
-fn take_real_ip(exchange: &mut Exchange) {
+/// Puts the client's own address in the place of a trusted proxy's.
+pub fn take_real_ip(exchange: &mut Exchange) {
     if Part::RealIp.concerns(exchange) {
         let conf = Rc::clone(&exchange.conf);
         realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());

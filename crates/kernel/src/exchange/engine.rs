@@ -57,6 +57,8 @@ pub struct Engine {
     pub sections: fn() -> Vec<&'static Section>,
     /// The request is over: counts it, and writes the access log.
     pub log: fn(&mut Exchange),
+    /// Puts the client's own address in the place of a trusted proxy's (`real_ip_header`).
+    pub take_real_ip: fn(&mut Exchange),
     /// Whether the request comes from a trusted proxy (`set_real_ip_from`).
     pub is_from_trusted_proxy: fn(&Exchange) -> bool,
     /// The variable of a name that the server computes.

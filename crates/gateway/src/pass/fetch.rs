@@ -296,16 +296,7 @@ impl Job<'_> {
             let (whom, kept) = match kept.take() {
                 Some((whom, kept)) => (Some(whom), kept),
                 None => {
-                    let at_once = match room::is_full() && self.is_of_ourselves(peer) {
-                        true => {
-                            let text =
-                                format!("worker_connections are not enough while {CONNECTING}");
-                            self.log_at(Level::Alert, &text, peer);
-                            Some(Err(Fault::Error))
-                        }
-                        false => self.connect_at_once(peer),
-                    };
-                    let connected = match at_once {
+                    let connected = match self.connect_at_once(peer) {
                         Some(connected) => connected,
                         // Boxed, as everything rare.
                         None => Box::pin(self.connect(peer)).await,
@@ -456,6 +447,11 @@ impl Job<'_> {
 
     /// As [`Job::connect`], where that needs no waiting: without keep-alive each request to PHP opens a Unix socket.
     fn connect_at_once(&self, peer: &Peer) -> Option<Result<Connection, Fault>> {
+        if room::is_full() && self.is_of_ourselves(peer) {
+            let text = format!("worker_connections are not enough while {CONNECTING}");
+            self.log_at(Level::Alert, &text, peer);
+            return Some(Err(Fault::Error));
+        }
         if self.call.tls.is_some() {
             return None;
         }

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
+use yorozu_server::config::findings_of;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
-use yorozu_server::config::{findings, visitors};
 use yorozu_server::process::{self, daemon, handover, pid, sockets};
 
 /// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
@@ -108,7 +108,7 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     }
     let Loaded { config, tree } = loaded;
     let config = Arc::new(config);
-    for finding in findings::of(&tree).into_iter().chain(visitors::of(&tree, &config)) {
+    for finding in findings_of(&tree, &config) {
         eprintln!("yorozu: [warn] {finding}");
     }
     if !options.is_quiet {

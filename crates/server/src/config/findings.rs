@@ -35,7 +35,7 @@ impl std::fmt::Display for Finding {
 }
 
 /// The findings about a configuration, in the order of its lines.
-pub fn of(tree: &Tree) -> Vec<Finding> {
+pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let personal = depending(&tree.directives, &mentions_cookies);
     let mut search = Search { tree, found: Vec::new(), personal };
     search.block(&Scope::new(None, &tree.directives));
@@ -45,6 +45,7 @@ pub fn of(tree: &Tree) -> Vec<Finding> {
     found.append(&mut super::shared_sockets::of(tree));
     found.append(&mut super::dropped_args::of(tree));
     found.append(&mut super::issued::of(tree));
+    found.append(&mut super::scripts::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }

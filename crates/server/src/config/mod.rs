@@ -2,12 +2,23 @@
 
 mod cycles;
 mod dropped_args;
-pub mod findings;
+mod findings;
 mod issued;
 pub mod load;
 pub mod manual;
+mod scripts;
 mod shared_sockets;
-pub mod visitors;
+mod visitors;
+
+use std::sync::Arc;
+use yorozu_conf::Tree;
+use yorozu_kernel::exchange::conf::Config;
+
+/// What is probably not meant in a configuration, by its text and by what it does: `-t` and the log say it.
+pub fn findings_of(tree: &Tree, config: &Arc<Config>) -> impl Iterator<Item = findings::Finding> {
+    let of_text = findings::of(tree).into_iter();
+    of_text.chain(visitors::of(tree, config)).chain(scripts::sent(tree, config))
+}
 
 #[cfg(test)]
 mod tests;

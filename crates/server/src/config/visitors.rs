@@ -50,7 +50,7 @@ const PATHS: [&str; 6] =
 const LOCATIONS_MAX: usize = 200;
 
 /// The findings about what a configuration does, beside those about its text.
-pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
+pub(super) fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     // Nothing is stored: no pages are mixed.
     if config.zones.is_empty() {
         return Vec::new();

@@ -9,13 +9,16 @@ use super::signals::{Signals, Word};
 use super::sockets::{self, Sockets, distribute};
 use super::worker::{self, Command, Reconfigured};
 use super::{adoption, handover};
+use crate::config::findings_of;
 use crate::config::load::{Kept, Loaded, Request, load_from_texts};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use yorozu_acme::keeper::Keeper;
+use yorozu_conf::Tree;
 use yorozu_connection::quic::{Switch, link};
 use yorozu_gateway::nodes;
 use yorozu_kernel::base::beat::{Beat, Busy};
@@ -43,6 +46,8 @@ struct Server {
     deaths: mpsc::UnboundedSender<Told>,
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
+    /// Findings that the log has.
+    said: HashSet<String>,
     manager: CacheManager,
     /// Certificates that issuers give.
     keeper: Keeper,
@@ -161,7 +166,8 @@ impl Server {
         deaths: mpsc::UnboundedSender<Told>,
     ) -> Result<Self, String> {
         let loaded = load_from_texts(&request, &kept, &given.texts);
-        let config = loaded.map_err(|problem| problem.to_string())?.config.put_to_use();
+        let Loaded { config, tree } = loaded.map_err(|problem| problem.to_string())?;
+        let config = config.put_to_use();
         memory::give_back_soon();
         process_limits::set_own(&config);
         log_panics(&config);
@@ -199,6 +205,7 @@ impl Server {
             is_ending: false,
             deaths,
             early_deaths: 0,
+            said: HashSet::new(),
             watchdog: Watchdog::new(),
         };
         server.manager.watch(&server.config, given.has_predecessor);
@@ -211,7 +218,19 @@ impl Server {
         server.start_workers()?;
         lead.map_or(Ok(()), link::Lead::begin).map_err(failed)?;
         error::process(&server.config, Level::Notice, "start worker threads");
+        server.note_findings(&tree);
         Ok(server)
+    }
+
+    /// Logs what `-t` warns of, each line once: a container or a supervisor shows what nobody asks `-t` for. The workers serve
+    /// meanwhile.
+    fn note_findings(&mut self, tree: &Tree) {
+        let config = Arc::clone(&self.config);
+        for text in findings_of(tree, &config).map(|finding| finding.to_string()) {
+            if self.said.insert(text.clone()) {
+                error::process(&config, Level::Warn, &text);
+            }
+        }
     }
 
     /// Obeys until the workers have ended.
@@ -314,7 +333,7 @@ impl Server {
         let loaded = load_from_texts(&self.request, &self.kept, &given.texts);
         memory::give_back_soon();
         self.kept.logs.forget_unused();
-        let Loaded { config, .. } = loaded.map_err(|problem| problem.to_string())?;
+        let Loaded { config, tree } = loaded.map_err(|problem| problem.to_string())?;
         if self.is_ending {
             // It is for the next server process, if there is one: this one opens nothing any more.
             return Ok(());
@@ -348,6 +367,7 @@ impl Server {
         process_limits::set_own(&config);
         log_panics(&config);
         self.config = config;
+        self.note_findings(&tree);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Configurations that are wrong, or not what was meant: what `-t` says, and what a server makes of them.
 
-use crate::shared::{BINARY, get, log, run, until, yorozu};
+use crate::shared::{BINARY, get, log, run, signal, until, yorozu};
+use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -136,6 +137,61 @@ fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
     assert!(told.contains("[warn] the dot before \"php\" in \".php$\" matches"), "{told}");
     assert!(told.contains(&format!(" in {}:2\n", file.display())), "{told}");
     assert!(!tell(" # yorozu: intended").contains("[warn]"));
+}
+
+#[test]
+fn scripts_that_run_or_are_sent_against_what_was_meant_are_reported() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.path().join("logs")).unwrap();
+    fs::create_dir_all(folder.path().join("www")).unwrap();
+    fs::write(folder.path().join("www/index.php"), "<?php").unwrap();
+    let refused = r"location ~ /uploads/.*\.php$ { deny all; }";
+    let whole = r"location ~ /uploads/.*\.php(/|$) { deny all; }";
+    let runs = r"location ~ [^/]\.php(/|$) { fastcgi_pass unix:/s; }";
+    let by_name = r"location ~ \.php$ { fastcgi_pass unix:/s; }";
+    let buffering = "fastcgi_request_buffering off;";
+    let (is_run, is_sent, is_empty) = (
+        r#"scripts that "/uploads/.*\.php$" is to refuse run with a path behind their name ("x.php/y"), in line 3: write "/uploads/.*\.php(/|$)""#,
+        "\"/index.php\" is sent as it is",
+        "an upload whose length the client does not say is empty to PHP",
+    );
+    for (first, second, said) in [
+        (refused, runs, Some(is_run)),
+        (r"location ~ /uploads/.*\.php$ { return 403; }", runs, Some(is_run)),
+        (whole, runs, None),
+        (refused, by_name, None),
+        (runs, refused, None),
+        ("", "", Some(is_sent)),
+        ("", r"location ~ \.php$ { return 404; }", None),
+        ("", by_name, None),
+        (buffering, by_name, Some(is_empty)),
+        ("fastcgi_request_buffering chunked;", by_name, None),
+    ] {
+        let text =
+            format!("events {{}} http {{ server {{ listen 1; root www;\n{first}\n{second}\n}} }}");
+        fs::write(folder.path().join("nginx.conf"), &text).unwrap();
+        let (is_fine, told) = run(&folder, &["-t"]);
+        let said_here = [is_run, is_sent, is_empty].map(|known| told.contains(known));
+        let expected = [is_run, is_sent, is_empty].map(|known| said == Some(known));
+        assert!(is_fine && said_here == expected, "{text}\n{told}");
+    }
+}
+
+#[test]
+fn the_log_has_what_a_test_warns_of_once() {
+    let folder = Folder::new();
+    let http = "server { listen 127.0.0.1:$port; location ~ .php$ { return 200; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let count = || log(&folder).matches("[warn]").count();
+    until("the warning", || count() == 1);
+    assert!(log(&folder).contains("the dot before \"php\" in \".php$\" matches"));
+    let file = folder.path().join("nginx.conf");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("location ~ .php$", "location ~ .css$ { } location ~ .php$"))
+        .unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the other one", || log(&folder).contains("the dot before \"css\""));
+    assert_eq!(count(), 2, "{}", log(&folder));
 }
 
 #[test]

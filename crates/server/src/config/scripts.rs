@@ -79,7 +79,7 @@ fn refused_by_name_alone(server: &Scope<'_, '_>, found: &mut Vec<Finding>) {
             continue;
         };
         let text = format!(
-            "scripts that \"{pattern}\" is to refuse run with a path behind their name (\"x.php/y\"), in line {}: write \"{start}\\.php(/|$)\"",
+            "scripts that \"{pattern}\" is to refuse run with a path behind their name (\"x.php/y\"), in line {}: write \"{start}\\.php\\b\"",
             later.at.line
         );
         found.push(Finding { text, at: location.at.clone() });

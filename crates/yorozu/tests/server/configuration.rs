@@ -151,7 +151,7 @@ fn scripts_that_run_or_are_sent_against_what_was_meant_are_reported() {
     let by_name = r"location ~ \.php$ { fastcgi_pass unix:/s; }";
     let buffering = "fastcgi_request_buffering off;";
     let (is_run, is_sent, is_empty) = (
-        r#"scripts that "/uploads/.*\.php$" is to refuse run with a path behind their name ("x.php/y"), in line 3: write "/uploads/.*\.php(/|$)""#,
+        r#"scripts that "/uploads/.*\.php$" is to refuse run with a path behind their name ("x.php/y"), in line 3: write "/uploads/.*\.php\b""#,
         "\"/index.php\" is sent as it is",
         "an upload whose length the client does not say is empty to PHP",
     );
@@ -159,6 +159,7 @@ fn scripts_that_run_or_are_sent_against_what_was_meant_are_reported() {
         (refused, runs, Some(is_run)),
         (r"location ~ /uploads/.*\.php$ { return 403; }", runs, Some(is_run)),
         (whole, runs, None),
+        (r"location ~ /uploads/.*\.php\b { deny all; }", runs, None),
         (refused, by_name, None),
         (runs, refused, None),
         ("", "", Some(is_sent)),

@@ -127,6 +127,7 @@ impl Connected for ConnectionHandle {
     }
 
     fn cut(&self) {
+        self.stage.set(Stage::Busy);
         self.io.shutdown(Shutdown::Both);
     }
 }

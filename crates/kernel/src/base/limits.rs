@@ -97,6 +97,8 @@ pub const BEGINNING: Duration = Duration::from_secs(1);
 /// Connections that each socket of a worker may have, whatever those of other sockets have taken; chosen: a purge, a console and
 /// some probes at once.
 pub const CONNECTIONS_RESERVED: usize = 8;
+/// Connections that could be ended for another one, of which the oldest is; chosen: to look at thousands each time is dear.
+pub const SPARE_LOOKED_AT: usize = 64;
 /// Pause before a worker without room looks again for a connection to end; chosen.
 pub const ROOM_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two lines that say that connections ran out; chosen.

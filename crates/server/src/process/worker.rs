@@ -133,8 +133,8 @@ impl Worker {
         loop {
             let max = self.conf.borrow().main().worker_connections;
             let count = self.connections.borrow().len();
-            let is_within = usize::try_from(max).is_ok_and(|max| count >= max);
-            if !is_within || own.get() < limits::CONNECTIONS_RESERVED {
+            let has_room = usize::try_from(max).map_or(true, |max| count < max);
+            if has_room || own.get() < limits::CONNECTIONS_RESERVED {
                 return;
             }
             self.note_full(max);
@@ -148,12 +148,20 @@ impl Worker {
         }
     }
 
-    /// The connection that is missed least: of those that are spare for one reason the oldest.
+    /// A connection that is missed little: an idle one, else the oldest of some that are spare.
     fn spare(&self) -> Option<(Spare, Rc<dyn Connected>)> {
         let connections = self.connections.borrow();
+        let mut best: Option<(Spare, u64, &Rc<dyn Connected>)> = None;
         let spare = connections.iter().filter_map(|(number, c)| Some((c.spare()?, *number, c)));
-        let found = spare.min_by_key(|(why, number, _)| (*why, *number));
-        found.map(|(why, _, connection)| (why, Rc::clone(connection)))
+        for (why, number, connection) in spare.take(limits::SPARE_LOOKED_AT) {
+            if best.is_none_or(|(before, oldest, _)| (why, number) < (before, oldest)) {
+                best = Some((why, number, connection));
+            }
+            if why == Spare::Idle {
+                break;
+            }
+        }
+        best.map(|(why, _, connection)| (why, Rc::clone(connection)))
     }
 
     /// Says, now and then, that connections have run out, and what holds them.

@@ -916,7 +916,7 @@ def test_a_storm_before_two_workers():
     asyncio.run(storm(2))
 
 
-def asked(port, path, method='GET', body=None, **fields):
+def status_of(port, path, method='GET', body=None, **fields):
     connection = http.client.HTTPConnection('127.0.0.1', port, timeout=SECONDS)
     try:
         connection.request(method, path, body, fields)
@@ -932,8 +932,8 @@ def test_a_location_that_leads_to_itself_takes_nobody_along(workers):
             location /loop { proxy_pass http://127.0.0.1:$port; } location /ok { return 200; } }''',
             main=f'worker_processes {workers};', connections=64) as server:
         # Not 504: nothing has waited until a time was up.
-        equal(asked(server.port, '/loop'), 502)
-        equal(asked(server.port, '/ok'), 200)
+        equal(status_of(server.port, '/loop'), 502)
+        equal(status_of(server.port, '/ok'), 200)
         assert 'worker_connections are not enough while connecting to upstream' in server.log(), server.log()
 
 
@@ -950,16 +950,16 @@ def test_clients_that_ask_for_nothing_keep_nobody_out():
             clients.append(socket.create_connection(('127.0.0.1', server.port)))
             clients[-1].sendall(b'GET /held HTTP/1.1\r\nHost: a\r\n\r\n')
         peers.until('the line', lambda: 'worker_connections are not enough: 0 are idle' in server.log())
-        equal(asked(own, '/.purge', 'POST', '{"tags":["a"]}', Authorization=f'Bearer {token}', Host='a'), 200)
-        equal(asked(own, '/console/figures'), 200)
+        equal(status_of(own, '/.purge', 'POST', '{"tags":["a"]}', Authorization=f'Bearer {token}', Host='a'), 200)
+        equal(status_of(own, '/console/figures'), 200)
         for client in clients:
             client.close()
         # Then by those who say nothing, or not all of it.
         clients = [socket.create_connection(('127.0.0.1', server.port)) for _ in range(600)]
         for client in clients[::2]:
             client.sendall(b'GET / HT')
-        equal(asked(server.port, '/'), 200)
-        equal(asked(own, '/console/figures'), 200)
+        equal(status_of(server.port, '/'), 200)
+        equal(status_of(own, '/console/figures'), 200)
         for client in clients:
             client.close()
 

@@ -24,8 +24,8 @@ impl Key {
 
     /// The key of a further variant.
     ///
-    /// The separator is a NUL, which no request can put into a key text (targets and fields
-    /// with NUL are refused), so no primary key equals a variant's.
+    /// The separator is a NUL, so no primary key equals a variant's: targets and fields with NUL are refused, and what has
+    /// content that brings one into its key (`$request_body`) is not stored.
     #[must_use]
     pub fn variant(&self, id: &VariantId) -> Self {
         let mut text = Vec::with_capacity(self.0.len() + 1 + id.len());

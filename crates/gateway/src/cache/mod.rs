@@ -135,8 +135,11 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Redirected);
     }
-    // `$request_body` is empty then: the key would be that of a request without content.
-    if !exchange.request.method.is_get_or_head() && exchange.body.file_path().is_some() {
+    // `$request_body` is empty then: the key would be that of a request without content. Or it has a NUL, which parts a page's key
+    // from what its variant is known by.
+    let is_in_file =
+        !exchange.request.method.is_get_or_head() && exchange.body.file_path().is_some();
+    if is_in_file || exchange.request.has_content() && plan.key.as_bytes().contains(&0) {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Body);
     }

@@ -50,7 +50,8 @@ fn first(exchange: &Exchange) -> Option<Slice> {
     let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
     let is_one = !digits.contains(&b',');
     let start = std::str::from_utf8(&digits[..end]).ok().and_then(|text| text.parse().ok());
-    let start: u64 = start.filter(|_| is_one).unwrap_or(0);
+    // As nginx, whose numbers end there.
+    let start: u64 = start.filter(|start| is_one && *start <= i64::MAX as u64).unwrap_or(0);
     Some(Slice { start: start / bytes * bytes, bytes })
 }
 

@@ -306,7 +306,12 @@ http {{
 
 def children(pid):
     """The processes that one has begun, or that lost their parent below it."""
-    return {int(child) for task in pathlib.Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()}
+    found = set()
+    for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+        # A thread that ends meanwhile has left its children to another.
+        with contextlib.suppress(OSError):
+            found.update(map(int, (task / 'children').read_text().split()))
+    return found
 
 
 def below(pid):

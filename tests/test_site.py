@@ -664,7 +664,8 @@ def test_a_full_disk_is_said_and_the_site_goes_on(installed):
             stay_on_a_full_disk(small)
         finally:
             small.stop()
-        with open(small.folder / 'filler', 'wb') as filler:
+        # Unbuffered: closing it would write again.
+        with open(small.folder / 'filler', 'wb', buffering=0) as filler:
             fill(filler)
         refused = subprocess.run([ROOT / 'stack/run'], capture_output=True, text=True,
                                  env=os.environ | {'YOROZU_DATA': folder})

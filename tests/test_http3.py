@@ -100,12 +100,16 @@ def test_early_requests_are_for_clients_that_hear_the_answer():
             equal(await connection.content(connection.ask(h3wire.get('/small'))), b'small')
             await connection.until(lambda: connection.tickets)
             ticket, token = connection.tickets[0], connection.tokens[0]
-        quick = h3wire.Connection.prepared(session_ticket=ticket, token=token)
-        await quick.connect(port)
-        equal(await quick.content(quick.ask(h3wire.get('/quick'))), b'1')
-        await quick.until(lambda: quick.tickets)
-        ticket = quick.tickets[0]
-        quick.leave()
+        answers = []
+        while b'1' not in answers:
+            # On a busy machine the handshake's end may be there before the server looks at the request.
+            assert len(answers) < 50, answers
+            quick = h3wire.Connection.prepared(session_ticket=ticket, token=token)
+            await quick.connect(port)
+            answers.append(await quick.content(quick.ask(h3wire.get('/quick'))))
+            await quick.until(lambda: quick.tickets and quick.tokens)
+            ticket, token = quick.tickets[0], quick.tokens[0]
+            quick.leave()
         assert ticket.max_early_data_size, 'no early data is offered'
         deaf = h3wire.Connection.prepared(session_ticket=ticket)
         deaf.quic.connect(('127.0.0.1', port), now=asyncio.get_running_loop().time())

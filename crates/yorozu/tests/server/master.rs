@@ -3,8 +3,8 @@
 //! place of a fixed number of times.
 
 use crate::shared::{
-    BINARY, CACHED, Master, PLAIN, answering, files, get, log, number, pages, run, send, signal,
-    steps, until, yorozu,
+    BINARY, CACHED, Master, PLAIN, answering, files, get, log, number, pages, remove, run, send,
+    signal, steps, until, yorozu,
 };
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ fn a_server_is_replaced_although_its_cache_folder_cannot_be_used() {
     let state = |path: &str| get(server.port, path).map(|answer| answer.field("x-cache"));
     assert_eq!(state("/a"), Some(Some("MISS".to_owned())));
     // Not even root can make a folder of it.
-    fs::remove_dir_all(&cache).unwrap();
+    remove(&cache);
     fs::write(&cache, "").unwrap();
     send(server.serving_id(), Signal::SIGKILL);
     until("an answer that nothing stores", || state("/a") == Some(None));
@@ -136,7 +136,7 @@ fn a_server_without_its_master_goes_on_and_another_master_takes_it_over() {
     get(port, "/a").unwrap();
     until("the file", || files(&folder.path().join("cache")).len() == 1);
     // From here on memory alone has the page.
-    fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    remove(&folder.path().join("cache"));
     for round in 1..=2 {
         let mut kept = Client::connect(port);
         kept.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -1,6 +1,6 @@
 //! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
 
-use crate::shared::{CACHED, files, get, log, page, pages, run, signal, until, yorozu};
+use crate::shared::{CACHED, files, get, log, page, pages, remove, run, signal, until, yorozu};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ fn reload_drops_no_request_and_keeps_the_memory_cache() {
     assert_eq!(get(server.port, "/a").unwrap().field("x-cache").as_deref(), Some("MISS"));
     // Only the memory tier can answer from here on.
     until("the file", || files(&folder.path().join("cache")).len() == 1);
-    fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    remove(&folder.path().join("cache"));
     let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)

@@ -26,7 +26,7 @@ pub(super) async fn wait_forever(bus: Arc<Bus>) {
             let known = bus.members();
             waiting = waiting
                 .into_iter()
-                .filter_map(|one| judge(one, &bus.spec.node, nodes.as_deref(), &known))
+                .filter_map(|one| judge(one, &bus.spec.node, &nodes, &known))
                 .collect();
             waiting.extend(bus.take_waiting());
             if !waiting.is_empty() {
@@ -37,12 +37,9 @@ pub(super) async fn wait_forever(bus: Arc<Bus>) {
 }
 
 /// Answers one who waits, if all nodes are there or the time is over.
-fn judge(waiting: Waiting, own: &str, nodes: Option<&[Node]>, known: &[String]) -> Option<Waiting> {
+fn judge(waiting: Waiting, own: &str, nodes: &[Node], known: &[String]) -> Option<Waiting> {
     let is_over = Instant::now() >= waiting.until;
-    let late = match nodes {
-        Some(nodes) => late(&waiting, own, nodes, known),
-        None => vec![UNKNOWN.to_owned()],
-    };
+    let late = late(&waiting, own, nodes, known);
     if !late.is_empty() && !is_over {
         return Some(waiting);
     }
@@ -64,16 +61,17 @@ fn late(waiting: &Waiting, own: &str, nodes: &[Node], known: &[String]) -> Vec<S
     late
 }
 
-/// The nodes that Redis knows; `None` if it does not say.
-async fn nodes(bus: &Bus, link: &mut Option<Link>) -> Option<Vec<Node>> {
+/// The nodes that Redis knows; none, not even this one, if it does not say.
+async fn nodes(bus: &Bus, link: &mut Option<Link>) -> Vec<Node> {
     if link.is_none() {
         *link = connect(bus).await.ok();
     }
-    let asked = bounded(TIMEOUT, listed(bus, link.as_mut()?)).await;
+    let Some(open) = link else { return Vec::new() };
+    let asked = bounded(TIMEOUT, listed(bus, open)).await;
     if asked.is_err() {
         *link = None;
     }
-    asked.ok().flatten()
+    asked.ok().flatten().unwrap_or_default()
 }
 
 #[cfg(test)]

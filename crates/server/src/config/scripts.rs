@@ -86,7 +86,7 @@ fn refused_by_name_alone(server: &Scope<'_, '_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Where PHP gets a body whose length nobody knows, which it takes for none.
+/// Where PHP gets a body of unknown length, which it takes for none.
 fn uploads(scope: &Scope<'_, '_>, found: &mut Vec<Finding>) {
     if !scope.own("fastcgi_pass").is_empty() {
         let line = scope.find("fastcgi_request_buffering").into_iter().next_back();

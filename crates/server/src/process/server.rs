@@ -222,7 +222,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Logs what `-t` warns of, each line once: a container or a supervisor shows what nobody asks `-t` for. The workers serve
+    /// Logs what `-t` warns of, each line once: a container and a supervisor show the log, and never run `-t`. The workers serve
     /// meanwhile.
     fn note_findings(&mut self, tree: &Tree) {
         let config = Arc::clone(&self.config);

@@ -2,6 +2,7 @@
 nothing lost.
 """
 import contextlib, hashlib, http.client, json, os, pathlib, random, re, select, shutil, socket, subprocess, threading, time
+import pytest
 from peers import FASTCGI, SECONDS, YOROZU, Apache, Folder, Fpm, Process, Server, equal, free_port, get, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -209,7 +210,8 @@ def test_a_body_beyond_memory_is_read_along_too():
 
 
 class Origin:
-    """A scripted origin that counts how many requests it has at once. It answers each after some seconds, or once all of `wanted` have come."""
+    """A scripted origin that counts how many requests it has at once. It answers each after some seconds, or once all of `wanted` have come:
+    with the same bytes, or as a function of the connection and the number of the request does."""
 
     def __init__(self, answer, seconds=0, wanted=1):
         self.wanted, self.has_all = wanted, threading.Event()
@@ -229,6 +231,7 @@ class Origin:
             client.recv(65536)
             with self.lock:
                 self.now, self.total = self.now + 1, self.total + 1
+                number = self.total
                 self.most = max(self.most, self.now)
                 if self.total >= self.wanted:
                     self.has_all.set()
@@ -236,7 +239,10 @@ class Origin:
             time.sleep(self.seconds)
             with self.lock:
                 self.now -= 1
-            client.sendall(self.answer)
+            if callable(self.answer):
+                self.answer(client, number)
+            else:
+                client.sendall(self.answer)
 
     def __enter__(self):
         return self
@@ -283,6 +289,51 @@ def test_who_waits_long_has_the_page_that_was_made_meanwhile():
             begun = time.monotonic()
             crowd(server.port, '/', 12)
             assert origin.total <= 1 + (time.monotonic() - begun) / age, f'{origin.total} makers, {more}'
+
+
+@pytest.mark.parametrize('second', ['same', 'short', 'other', 'longer', 'none'])
+@pytest.mark.parametrize('is_announced', [True, False], ids=['length', 'chunked'])
+@pytest.mark.parametrize('end', ['closed', 'stalled'])
+def test_a_body_that_stops_arriving_takes_none_along_who_reads_it(end, is_announced, second):
+    """It is made anew, and goes on where that begins with what was read; for the client whose request made it, too."""
+    text, is_read, is_over = random.Random(4).randbytes(100_000), threading.Event(), threading.Event()
+    other = {'same': text, 'short': text[:20_000], 'other': text[:20_000] + b'!' + text[20_001:], 'longer': text + b'!', 'none': None}[second]
+
+    def answer(client, number):
+        body = text if number == 1 else other
+        if body is None:
+            return
+        chunk = b'' if is_announced else b'%x\r\n' % len(body)
+        length = f'Content-Length: {len(body)}' if is_announced else 'Transfer-Encoding: chunked'
+        client.sendall(f'HTTP/1.1 200 OK\r\n{length}\r\nConnection: close\r\n\r\n'.encode() + chunk + body[:50_000])
+        if number > 1:
+            client.sendall(body[50_000:] + (b'' if is_announced else b'\r\n0\r\n\r\n'))
+        else:
+            (is_read if end == 'closed' else is_over).wait(60)
+
+    patience = '60s' if end == 'closed' else '1s'
+    more = f'proxy_cache_lock_age 60s; proxy_cache_lock_timeout {patience};'
+    with Folder() as folder, Origin(answer) as origin, Server(folder, locked(origin, more)) as server, \
+            contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(socket.create_connection(('127.0.0.1', server.port), 60)) for _ in range(3)]
+        found = [b''] * 3
+        for reader in readers:
+            reader.sendall(b'GET / HTTP/1.0\r\nHost: site.example\r\n\r\n')
+        for number, reader in enumerate(readers):
+            while len(found[number].partition(b'\r\n\r\n')[2]) < 50_000:
+                piece = reader.recv(65536)
+                assert piece, found[number][:200]
+                found[number] += piece
+        is_read.set()
+        until('the second request', lambda: origin.total == 2)
+        goes_on = second == 'same' or second == 'longer' and not is_announced
+        if not goes_on:
+            is_over.set()
+        for reader, out in zip(readers, found):
+            while piece := reader.recv(65536):
+                out += piece
+            equal(out.partition(b'\r\n\r\n')[2] == (other if goes_on else text[:50_000]), True, f'{len(out)} bytes')
+        is_over.set()
 
 
 def test_a_refresh_is_not_tied_to_the_client_who_caused_it():

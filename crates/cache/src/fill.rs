@@ -17,7 +17,7 @@
 //! - What an older maker made is never handed to those who wait for a newer one.
 
 use crate::entry::Entry;
-use crate::flow::Flow;
+use crate::flow::{Flow, Watch};
 use crate::key::Key;
 use crate::purge_list::{Making, Moment, PurgeList};
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -183,6 +183,8 @@ pub struct FillGuard {
     key: Key,
     fill: Arc<Fill>,
     is_stored: bool,
+    /// Over the same response, which is made anew.
+    watch: Option<Watch>,
     /// Of its user's.
     held: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -193,6 +195,11 @@ impl FillGuard {
         self.held = Some(Box::new(value));
     }
 
+    /// Has those who read along with what the watch is over go on in what is made here.
+    pub fn make_anew(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
     /// Its maker begins here.
     pub fn started(&self, making: &Arc<Making>) {
         self.fill.state().making = Some(Arc::clone(making));
@@ -200,9 +207,12 @@ impl FillGuard {
 
     /// Lets waiters read along from here on. `None`, and the claim is free: each of them has to ask for its own.
     #[must_use]
-    pub fn begin(self, flow: &Arc<Flow>) -> Option<Self> {
+    pub fn begin(mut self, flow: &Arc<Flow>) -> Option<Self> {
         if !flow.head.may_answer_others() {
             return None;
+        }
+        if let Some(watch) = self.watch.take() {
+            watch.made_anew(flow);
         }
         self.fill.state().stage = Stage::Flowing(Arc::clone(flow));
         self.fill.changed.notify_waiters();
@@ -211,6 +221,9 @@ impl FillGuard {
 
     /// The response is whole and stored: all waiters get it.
     pub fn stored(mut self, entry: Arc<Entry>) {
+        if let Some(watch) = self.watch.take().filter(|_| entry.head.may_answer_others()) {
+            watch.stored_anew(&entry);
+        }
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(entry);
         forget(&mut under_way, &self.key, &self.fill);
@@ -304,7 +317,8 @@ impl Fills {
             }
         };
         let fills = Arc::clone(self);
-        Claim::Maker(FillGuard { fills, key: key.clone(), fill, is_stored: false, held: None })
+        let key = key.clone();
+        Claim::Maker(FillGuard { fills, key, fill, is_stored: false, watch: None, held: None })
     }
 
     /// Cancels the fills that are `is_purged`, a function of the key, the tags as far as they are known, and

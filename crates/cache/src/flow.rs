@@ -5,11 +5,15 @@
 //! | stored | every piece: in memory, and from some length on in the maker's file |
 //! | passed on ([`Filling::pass_on`]) | what some reader has not taken yet; the maker waits for its readers |
 //!
+//! A body that arrives no more is made anew while somebody watches it ([`Watch`]), and its readers go on in the new one where
+//! that begins with the bytes that they have.
+//!
 //! # Invariants
 //! - What is kept is kept once for all readers.
 //! - It ends when its [`Filling`] does: dropped before its end, as broken.
+//! - What a reader gets is one response, whichever flow it comes from.
 
-use crate::entry::EntryHead;
+use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::lent::{Account, Share};
 use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
@@ -18,6 +22,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The maker ended before the body did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,12 +74,29 @@ struct Arrived {
     readers: Slab<u64>,
     is_passed_on: bool,
     ended: Option<Result<(), Broken>>,
+    /// When something came last.
+    moved: Instant,
+    is_watched: bool,
+    /// It was waited for in vain, and did not go on since.
+    is_stalled: bool,
+    /// The same response made anew.
+    anew: Option<Arc<Flow>>,
 }
 
 impl Arrived {
     fn new(in_memory: Share) -> Self {
-        let (pieces, readers) = (VecDeque::new(), Slab::new());
-        Self { pieces, bytes: 0, in_memory, readers, is_passed_on: false, ended: None }
+        Self {
+            pieces: VecDeque::new(),
+            bytes: 0,
+            in_memory,
+            readers: Slab::new(),
+            is_passed_on: false,
+            ended: None,
+            moved: Instant::now(),
+            is_watched: false,
+            is_stalled: false,
+            anew: None,
+        }
     }
 
     fn add(&mut self, piece: Piece) {
@@ -87,6 +109,7 @@ impl Arrived {
         }
         self.pieces.push_back((self.bytes, piece));
         self.bytes += bytes;
+        (self.moved, self.is_stalled) = (Instant::now(), false);
     }
 
     fn remove_first(&mut self) {
@@ -114,6 +137,23 @@ impl Arrived {
         let index = self.pieces.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
         let (start, piece) = &self.pieces[index];
         Some(piece.behind(at - start))
+    }
+
+    fn is_broken(&self) -> bool {
+        self.ended == Some(Err(Broken))
+    }
+
+    /// Whether these bytes stand there, as far as that is known without reading a file.
+    fn has(&self, mut at: u64, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let Some(Piece::Memory(piece)) = self.piece_at(at) else { return false };
+            let count = piece.len().min(bytes.len());
+            if piece[..count] != bytes[..count] {
+                return false;
+            }
+            (at, bytes) = (at + count as u64, &bytes[count..]);
+        }
+        true
     }
 }
 
@@ -144,7 +184,97 @@ impl Flow {
             return None;
         }
         let place = arrived.readers.insert(0);
-        Some(Follower { flow: Arc::clone(self), place, at: 0 })
+        drop(arrived);
+        Some(Follower { flow: Arc::clone(self), place, at: 0, is_last: false, before: None })
+    }
+
+    /// Watches it, for all who read along; `None` if it is watched already, or there is no need.
+    pub fn watch(self: &Arc<Self>) -> Option<Watch> {
+        let mut arrived = self.arrived();
+        let is_needless = arrived.ended.is_some() || arrived.is_passed_on;
+        if is_needless || std::mem::replace(&mut arrived.is_watched, true) {
+            return None;
+        }
+        Some(Watch(Arc::clone(self)))
+    }
+
+    /// A flow of a stored response.
+    fn of(entry: &Entry) -> Arc<Self> {
+        let head = &entry.head;
+        let filling = Filling::new(head.clone(), Some(head.body_bytes), &Account::default());
+        match &entry.body {
+            EntryBody::Memory(held) => filling.push(&held.bytes()),
+            EntryBody::File(file, at) => filling.push_file(file, *at..at + head.body_bytes),
+        }
+        let flow = Arc::clone(filling.flow());
+        filling.end();
+        flow
+    }
+
+    /// Whether who has the head of the one may be given the body of the other.
+    fn is_alike(&self, other: &Self) -> bool {
+        const CODING: &[u8] = b"content-encoding";
+        let said = |flow: &Self| {
+            let head = &flow.head;
+            let fields = head.fields.iter();
+            let coding = fields.filter(|(name, _)| name.eq_ignore_ascii_case(CODING));
+            let coding = coding.map(|(_, value)| value.clone()).collect::<Vec<_>>();
+            let validators = (head.etag.clone(), head.last_modified);
+            (head.status, head.content_type.clone(), validators, head.part.clone(), coding)
+        };
+        let is_as_long = self.announced.is_none() || self.announced == other.announced;
+        is_as_long && said(self) == said(other)
+    }
+}
+
+/// The watch over a flow. While it is kept, who reads along waits for what takes the place of a body that arrives no more.
+#[derive(Debug)]
+pub struct Watch(Arc<Flow>);
+
+impl Watch {
+    /// Returns when the body is whole, or arrives no more: its maker has ended early, or nothing came for `patience`. Whether
+    /// it is to be made anew.
+    pub async fn is_due(&self, patience: Duration) -> bool {
+        let Self(flow) = self;
+        loop {
+            let mut changed = std::pin::pin!(flow.changed.notified());
+            changed.as_mut().enable();
+            let due = {
+                let mut arrived = flow.arrived();
+                let due = arrived.moved + patience;
+                match arrived.ended {
+                    Some(Ok(())) => return false,
+                    Some(Err(Broken)) => return true,
+                    None if Instant::now() >= due => {
+                        arrived.is_stalled = true;
+                        return true;
+                    }
+                    None => due,
+                }
+            };
+            // Over or not, it is looked at again.
+            let _ = tokio::time::timeout_at(due.into(), changed).await;
+        }
+    }
+
+    /// The same response has begun anew.
+    pub fn made_anew(self, anew: &Arc<Flow>) {
+        // Of the same flow, if its maker was not done yet.
+        if !Arc::ptr_eq(&self.0, anew) {
+            self.0.arrived().anew = Some(Arc::clone(anew));
+        }
+    }
+
+    /// The same response is stored.
+    pub fn stored_anew(self, entry: &Entry) {
+        self.made_anew(&Flow::of(entry));
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.arrived().is_watched = false;
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -268,13 +398,26 @@ pub struct Follower {
     /// Among those who read.
     place: usize,
     at: u64,
+    /// It goes on in no other flow.
+    is_last: bool,
+    /// What it has read of the flow before, which this one has to begin with.
+    before: Option<Box<Follower>>,
+}
+
+/// What a reader finds.
+enum Step {
+    Take(Piece),
+    Wait,
+    GoOn(Arc<Flow>),
+    End(Result<(), Broken>),
 }
 
 impl Follower {
     /// Whether [`Follower::next`] would have to wait.
     pub fn is_waiting(&self) -> bool {
         let arrived = self.flow.arrived();
-        arrived.bytes == self.at && arrived.ended.is_none()
+        let is_over = arrived.ended.is_some() && !(arrived.is_broken() && arrived.is_watched);
+        self.before.is_some() || arrived.bytes == self.at && !is_over
     }
 
     /// The next bytes; `None` at the end.
@@ -285,23 +428,83 @@ impl Follower {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Piece>, Broken> {
-        let flow = Arc::clone(&self.flow);
         loop {
+            let flow = Arc::clone(&self.flow);
             let mut changed = std::pin::pin!(flow.changed.notified());
             changed.as_mut().enable();
-            {
-                let mut arrived = flow.arrived();
-                if let Some(piece) = arrived.piece_at(self.at) {
-                    self.at += piece.bytes();
-                    self.took(&mut arrived);
-                    return Ok(Some(piece));
-                }
-                if let Some(ended) = arrived.ended {
-                    return ended.map(|()| None);
-                }
+            match self.step() {
+                Step::Take(piece) => match self.unread(piece) {
+                    Some(piece) => return Ok(Some(piece)),
+                    None => continue,
+                },
+                Step::Wait => changed.await,
+                Step::GoOn(anew) => self.go_on(&anew),
+                Step::End(_) if self.before.is_some() => self.go_back(),
+                Step::End(result) => return result.map(|()| None),
             }
-            changed.await;
         }
+    }
+
+    fn step(&mut self) -> Step {
+        let flow = Arc::clone(&self.flow);
+        let mut arrived = flow.arrived();
+        if let Some(piece) = arrived.piece_at(self.at) {
+            self.at += piece.bytes();
+            self.took(&mut arrived);
+            return Step::Take(piece);
+        }
+        let is_stuck = arrived.is_broken() || arrived.is_stalled;
+        let may_go_on = is_stuck && !self.is_last && self.before.is_none();
+        match (arrived.ended, &arrived.anew) {
+            (Some(Ok(())), _) => Step::End(Ok(())),
+            (_, Some(anew)) if may_go_on => Step::GoOn(Arc::clone(anew)),
+            (Some(Err(Broken)), _) if !(may_go_on && arrived.is_watched) => Step::End(Err(Broken)),
+            _ => Step::Wait,
+        }
+    }
+
+    /// Begins to read a flow in place of this one, at what was read already.
+    fn go_on(&mut self, anew: &Arc<Flow>) {
+        let is_alike = self.flow.is_alike(anew);
+        match anew.follow().filter(|_| is_alike) {
+            Some(follower) => {
+                let before = std::mem::replace(self, follower);
+                self.before = (before.at > 0).then(|| Box::new(before));
+            }
+            None => self.is_last = true,
+        }
+    }
+
+    /// Returns to the flow before: what should have taken its place is something else.
+    fn go_back(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self = *before;
+            self.is_last = true;
+        }
+    }
+
+    /// What of a piece was not read of the flow before; `None`: nothing.
+    fn unread(&mut self, piece: Piece) -> Option<Piece> {
+        let Some(before) = &self.before else { return Some(piece) };
+        let bytes = piece.bytes();
+        let start = self.at - bytes;
+        let shared = bytes.min(before.at - start);
+        let is_same = match &piece {
+            Piece::Memory(memory) => {
+                let shared = usize::try_from(shared).unwrap_or(usize::MAX);
+                before.flow.arrived().has(start, &memory[..shared])
+            }
+            // To compare files would take the time of all others.
+            Piece::File(..) => false,
+        };
+        if !is_same {
+            self.go_back();
+            return None;
+        }
+        if self.at >= before.at {
+            self.before = None;
+        }
+        (shared < bytes).then(|| piece.behind(shared))
     }
 
     fn took(&self, arrived: &mut Arrived) {
@@ -407,5 +610,65 @@ mod tests {
         assert_eq!(text(&mut reader).await.as_deref(), Some("cd"));
         drop(filling);
         assert_eq!(reader.next().await.unwrap_err(), Broken);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_reads_along_goes_on_where_a_body_begins_as_the_lost_one_did() {
+        let same = Bytes::from_static(b"abcdef");
+        for (anew, in_file, rest) in [
+            (&b"abcdef"[..], false, Ok("def")),
+            (b"abXdef", false, Err(Broken)),
+            (b"ab", false, Err(Broken)),
+            (b"", true, Err(Broken)),
+        ] {
+            let lost = filling();
+            let (mut early, mut late) =
+                (lost.flow().follow().unwrap(), lost.flow().follow().unwrap());
+            lost.push(&same.slice(..1));
+            lost.push(&same.slice(1..3));
+            assert_eq!(text(&mut early).await.as_deref(), Some("a"));
+            assert_eq!(text(&mut early).await.as_deref(), Some("bc"));
+            let watch = lost.flow().watch().unwrap();
+            assert!(lost.flow().watch().is_none());
+            let flow = Arc::clone(lost.flow());
+            drop(lost);
+            assert!(watch.is_due(Duration::from_secs(60)).await);
+            assert!(early.is_waiting() && !late.is_waiting());
+            let other = filling();
+            if in_file {
+                other.push_file(&file(), 0..6);
+            } else {
+                anew.chunks(2).for_each(|piece| other.push(&Bytes::copy_from_slice(piece)));
+            }
+            watch.made_anew(other.flow());
+            other.end();
+            assert!(flow.watch().is_none(), "it is over");
+            for (reader, mut read) in [(&mut early, b"abc".to_vec()), (&mut late, Vec::new())] {
+                let end = loop {
+                    match reader.next().await {
+                        Ok(Some(Piece::Memory(bytes))) => read.extend_from_slice(&bytes),
+                        Ok(Some(Piece::File(..))) => panic!("it was not compared"),
+                        Ok(None) => break Ok(()),
+                        Err(broken) => break Err(broken),
+                    }
+                };
+                let expected = rest.map_or("abc".to_owned(), |rest| format!("abc{rest}"));
+                assert_eq!((read, end), (expected.into_bytes(), rest.map(|_| ())));
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_body_is_lost_without_a_watch_and_stalls_with_one() {
+        let filling = filling();
+        let mut reader = filling.flow().follow().unwrap();
+        let watch = filling.flow().watch().unwrap();
+        assert!(watch.is_due(Duration::ZERO).await, "nothing came");
+        filling.push(&Bytes::from_static(b"a"));
+        assert_eq!(text(&mut reader).await.as_deref(), Some("a"));
+        drop(filling);
+        assert!(reader.is_waiting());
+        let (next, ()) = tokio::join!(reader.next(), async { drop(watch) });
+        assert_eq!(next.unwrap_err(), Broken);
     }
 }

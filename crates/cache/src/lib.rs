@@ -56,7 +56,7 @@ pub use disk::DiskOptions;
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Length, Part};
 pub use figures::{Evicted, Figures, PURGE_KINDS};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
-pub use flow::{Broken, Filling, Flow, Follower, Piece};
+pub use flow::{Broken, Filling, Flow, Follower, Piece, Watch};
 pub use key::{Key, VariantId};
 pub use lent::{Account, Held};
 pub use levels::Levels;

@@ -54,7 +54,7 @@ use decision::{AskedOfPart, Claiming, Decision, Missing, Renewal, Step};
 use std::sync::Arc;
 use std::time::Instant;
 use storing::{Claimed, claim};
-use yorozu_cache::{Claim, Entry, FillGuard, Key, Waiter, Woken};
+use yorozu_cache::{Claim, Entry, FillGuard, Flow, Key, Waiter, Woken};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
@@ -291,7 +291,7 @@ fn renew(
         Step::Updating => (None, CacheStatus::Updating),
         Step::Refreshing => {
             let shadow = Box::new(exchange.request_of_its_own());
-            (Some(for_refresh(exchange, shadow, guard?)), CacheStatus::Stale)
+            (Some(as_refresh(exchange, shadow, Some(guard?))), CacheStatus::Stale)
         }
         Step::RefreshingClean => (refresh_clean(exchange, conf, &key)?, CacheStatus::Stale),
         Step::Making => {
@@ -318,7 +318,7 @@ fn refresh_early(
     let refresh = match claim(exchange, conf, &key) {
         Some(Claimed::Maker(guard)) => {
             let shadow = exchange.request_of_its_own();
-            Some(for_refresh(exchange, Box::new(shadow), guard))
+            Some(as_refresh(exchange, Box::new(shadow), Some(guard)))
         }
         Some(Claimed::Barred) => refresh_clean(exchange, conf, &key).flatten(),
         Some(Claimed::Taken(_)) | None => None,
@@ -328,7 +328,11 @@ fn refresh_early(
 }
 
 /// Has `shadow` renew the page.
-fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) -> Box<Exchange> {
+fn as_refresh(
+    exchange: &Exchange,
+    mut shadow: Box<Exchange>,
+    guard: Option<FillGuard>,
+) -> Box<Exchange> {
     if let Some(plan) = exchange.pass.of::<Plan>() {
         shadow.pass.put(plan.for_refresh(guard));
         shadow.cache_report.tally = exchange.cache_report.tally;
@@ -348,7 +352,7 @@ fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Opti
     let shadow = storing::clean(exchange, conf)?;
     let zone = &exchange.pass.of::<Plan>()?.zone;
     Some(match zone.claim(key, Instant::now(), conf.cache_lock_age) {
-        Claim::Maker(guard) => Some(for_refresh(exchange, shadow, guard)),
+        Claim::Maker(guard) => Some(as_refresh(exchange, shadow, Some(guard))),
         Claim::Taken(_) => None,
     })
 }
@@ -465,12 +469,63 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
                         // Without one it is not stored after all: it is claimed again.
                         if let Some(follower) = flow.follow() {
                             exchange.cache_report.is_collapsed = true;
-                            return Some(answer::answer_along(exchange, &flow, follower).into());
+                            let refresh = stand_by(exchange, conf, &flow, wanted);
+                            let outcome = answer::answer_along(exchange, &flow, follower);
+                            return Some(Found { outcome, refresh });
                         }
                     }
                     Some(other) => key = Some(other),
                 }
             }
+        }
+    }
+}
+
+/// The request that would make the page anew, should its body stop arriving, for all who read along; `None` if there is one, or
+/// this may be none.
+fn stand_by(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    flow: &Arc<Flow>,
+    key: Key,
+) -> Option<Box<Exchange>> {
+    let watch = flow.watch()?;
+    let shadow = match storing::is_barred(exchange, conf) {
+        true => storing::clean(exchange, conf)?,
+        false => Box::new(exchange.request_of_its_own()),
+    };
+    let mut shadow = as_refresh(exchange, shadow, None);
+    shadow.pass.of_mut::<Plan>()?.stands_by = Some((watch, key));
+    Some(shadow)
+}
+
+/// Waits until a background request is to be made. Whether it is.
+pub async fn is_due(exchange: &mut Exchange, conf: &Conf) -> bool {
+    let Some(plan) = exchange.pass.of_mut::<Plan>() else { return true };
+    let Some((watch, key)) = plan.stands_by.take() else { return true };
+    // So long a request would have waited for another one's page.
+    let patience = conf.cache_lock_age.min(conf.cache_lock_timeout);
+    if !watch.is_due(patience).await {
+        return false;
+    }
+    loop {
+        match plan.zone.claim(&key, Instant::now(), patience) {
+            Claim::Maker(mut guard) => {
+                guard.make_anew(watch);
+                plan.guard = Some(guard);
+                return true;
+            }
+            Claim::Taken(waiter) => match waiter.woken().await {
+                Woken::Free => {}
+                Woken::Flowing(flow) => {
+                    watch.made_anew(&flow);
+                    return false;
+                }
+                Woken::Stored(entry) => {
+                    watch.stored_anew(&entry);
+                    return false;
+                }
+            },
         }
     }
 }

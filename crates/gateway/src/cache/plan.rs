@@ -6,7 +6,7 @@ use crate::nodes;
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::time::Instant;
-use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Zone};
+use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Watch, Zone};
 use yorozu_kernel::base::tasks;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::NotStored;
@@ -33,6 +33,8 @@ pub struct Plan {
     pub is_refresh: bool,
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
+    /// The request is made only if the page of this key, which others read along, stops arriving.
+    pub(super) stands_by: Option<(Watch, Key)>,
     /// Until when this request may wait for another one's page (`*_cache_lock_timeout`), if it began to.
     pub(super) waits_until: Option<Instant>,
     pub is_bypassed: bool,
@@ -58,6 +60,7 @@ impl Plan {
             objections: None,
             is_refresh: false,
             guard: None,
+            stands_by: None,
             waits_until: None,
             is_bypassed: false,
             making: None,
@@ -88,13 +91,13 @@ impl Plan {
         self.making = Some(making);
     }
 
-    /// What a background request needs to refresh the page; the claim goes with it.
-    pub(super) fn for_refresh(&self, guard: FillGuard) -> Self {
+    /// What a background request needs to refresh the page; the claim, if it has one, goes with it.
+    pub(super) fn for_refresh(&self, guard: Option<FillGuard>) -> Self {
         Self {
             first: self.first.clone(),
             stale: self.stale.clone(),
             is_refresh: true,
-            guard: Some(guard),
+            guard,
             loaded: self.loaded.clone(),
             ..Self::new(Arc::clone(&self.zone), self.key.clone())
         }

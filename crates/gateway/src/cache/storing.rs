@@ -45,7 +45,7 @@ fn known_vary(exchange: &Exchange) -> Bytes {
 }
 
 /// Whether the answer to the request is unlikely to be stored.
-fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
+pub fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
     !objections(exchange, conf).admit(&vary) || is_forbidden(exchange, conf)
 }

@@ -335,23 +335,26 @@ pub fn act(found: Found) -> Outcome {
 /// Makes a page in a task of its own, independent of the client that noticed that it is due.
 fn refresh_in_background(mut shadow: Box<Exchange>) {
     tasks::of_request(async move {
-        let refresh = refresh(&mut shadow);
+        let config = Rc::clone(&shadow.conf);
+        let location = config.location(shadow.location);
+        let Some(protocol) = protocol::of(location) else { return };
+        let way = Way { location, protocol, gateway: settings(location, protocol) };
+        if !cache::is_due(&mut shadow, way.gateway.cache).await {
+            return;
+        }
+        let refresh = refresh(&mut shadow, way);
         if tokio::time::timeout(answer::REFRESH_MAX, refresh).await.is_err() {
             error::request(&shadow, Level::Error, "background update took too long");
         }
     });
 }
 
-async fn refresh(exchange: &mut Exchange) {
-    let config = Rc::clone(&exchange.conf);
-    let location = config.location(exchange.location);
-    let Some(protocol) = protocol::of(location) else { return };
-    let gateway = settings(location, protocol);
+async fn refresh(exchange: &mut Exchange, way: Way<'_>) {
+    let gateway = way.gateway;
     let is_shared = cache::shared::is_there(exchange);
     if is_shared && Box::pin(cache::shared::find(exchange, gateway.cache)).await.is_some() {
         return;
     }
-    let way = Way { location, protocol, gateway };
     let Ok(reply) = ask(exchange, way, false).await else { return };
     // Dropping the response leaves its pump to finish the entry.
     drop(conclude(exchange, gateway, reply).await);

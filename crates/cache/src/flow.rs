@@ -420,6 +420,20 @@ impl Follower {
         self.before.is_some() || arrived.bytes == self.at && !is_over
     }
 
+    /// The next bytes, if they are in memory already.
+    pub fn at_hand(&mut self) -> Option<Bytes> {
+        let flow = Arc::clone(&self.flow);
+        let mut arrived = flow.arrived();
+        match arrived.piece_at(self.at) {
+            Some(Piece::Memory(bytes)) if self.before.is_none() => {
+                self.at += bytes.len() as u64;
+                self.took(&mut arrived);
+                Some(bytes)
+            }
+            _ => None,
+        }
+    }
+
     /// The next bytes; `None` at the end.
     ///
     /// # Errors

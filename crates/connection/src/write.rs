@@ -188,6 +188,9 @@ fn head(
     out.extend_from_slice(b"\r\n");
 }
 
+/// Pieces of a stream that are written with one call; chosen: those of one read.
+const TOGETHER: usize = 16;
+
 struct Writer<'a> {
     connection: &'a mut Connection,
     limit: Limit,
@@ -308,14 +311,19 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes slices, all of them, within `send_timeout` per progress.
-    async fn slices(&mut self, slices: &[&[u8]]) -> Result<(), Stop> {
+    /// Writes up to four slices, all of them, within `send_timeout` per progress.
+    fn slices(&mut self, slices: &[&[u8]]) -> impl Future<Output = Result<(), Stop>> {
+        self.many::<4>(slices)
+    }
+
+    /// As [`Writer::slices`], up to so many.
+    async fn many<const MAX: usize>(&mut self, slices: &[&[u8]]) -> Result<(), Stop> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut done = 0;
         while done < total {
             let mut skip = done;
             let mut left = self.allowance().await?;
-            let mut parts = [IoSlice::new(b""); 4];
+            let mut parts = [IoSlice::new(b""); MAX];
             let mut count = 0;
             for slice in slices {
                 let from = skip.min(slice.len());
@@ -471,28 +479,39 @@ impl Writer<'_> {
                     self.head_before_file(std::mem::take(head)).await?;
                     self.file(&file, range.start, range.end, core).await?;
                 }
-                segment => self.piece(std::mem::take(head), segment).await?,
+                Segment::Memory(first) => {
+                    let mut pieces: [Bytes; TOGETHER] = Default::default();
+                    pieces[0] = first;
+                    let mut count = 1;
+                    while let Some(place) = pieces.get_mut(count) {
+                        let Some(piece) = stream.at_hand() else { break };
+                        *place = piece;
+                        count += 1;
+                    }
+                    self.together(std::mem::take(head), &pieces[..count]).await?;
+                }
+                Segment::File(file, range) => {
+                    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+                    let bytes = read_file(&file, range.start, length).await?;
+                    self.together(std::mem::take(head), &[bytes]).await?;
+                }
             }
         }
         Ok(())
     }
 
-    async fn piece(&mut self, head: &[u8], segment: Segment) -> Result<(), Stop> {
-        let length = segment.bytes();
-        if length == 0 {
-            return self.slices(&[head]).await;
+    /// Writes pieces, [`TOGETHER`] at most, as one chunk if the content is chunked.
+    async fn together(&mut self, head: &[u8], pieces: &[Bytes]) -> Result<(), Stop> {
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        let mut slices: [&[u8]; TOGETHER + 3] = [b""; TOGETHER + 3];
+        let size;
+        slices[0] = head;
+        if self.is_chunked && length > 0 {
+            size = format!("{length:x}\r\n");
+            slices[1] = size.as_bytes();
+            slices[TOGETHER + 2] = b"\r\n";
         }
-        let bytes = match segment {
-            Segment::Memory(bytes) => bytes,
-            Segment::File(file, range) => {
-                read_file(&file, range.start, usize::try_from(length).unwrap_or(usize::MAX)).await?
-            }
-        };
-        if self.is_chunked {
-            let size = format!("{length:x}\r\n");
-            self.slices(&[head, size.as_bytes(), &bytes, b"\r\n"]).await
-        } else {
-            self.slices(&[head, &bytes]).await
-        }
+        slices[2..].iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = piece);
+        self.many::<{ TOGETHER + 3 }>(&slices).await
     }
 }

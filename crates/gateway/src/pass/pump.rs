@@ -332,28 +332,38 @@ impl Pump {
     /// `Ok(false)`: the rest is not wanted.
     async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
         self.spill_collected().await;
+        let mut pieces = Vec::new();
         loop {
             let is_kept = matches!(self.outlet, Outlet::Stored(_)) || end.saver.is_some();
             let Some(next) = self.next(source, is_kept).await else { return Ok(false) };
-            let piece = match next {
-                Some(Ok(Some(piece))) => piece,
+            match next {
+                Some(Ok(Some(piece))) => pieces.push(piece),
                 Some(Ok(None)) => return Ok(true),
                 Some(Err(problem)) => return Err(problem.text(&*source.codec)),
                 None => return Err("upstream timed out (110: Connection timed out)".to_owned()),
-            };
+            }
+            // What was read with it is handed on with it.
+            let is_paced = self.ahead.pace.is_some();
+            let arrived = if is_paced { Ok(false) } else { source.arrived(&mut pieces) };
             faults::point("pump");
             end.log_stderr(&mut *source.codec);
             if let Some(saver) = &mut end.saver {
-                if !(saver.push(&piece) && saver.flush().await) {
+                if !(pieces.iter().all(|piece| saver.push(piece)) && saver.flush().await) {
                     end.saver = None;
                 }
             }
             if let Outlet::Stored(collecting) = &mut self.outlet {
-                collecting.push(&piece);
-                self.count(piece.len() as u64);
+                pieces.iter().for_each(|piece| collecting.push(piece));
+                self.count(bytes_of(&pieces));
+                pieces.clear();
                 self.spill_collected().await;
-            } else if !self.queue(piece, &end.context).await && end.saver.is_none() {
+            } else if !self.queue(&mut pieces, &end.context).await && end.saver.is_none() {
                 return Ok(false);
+            }
+            match arrived {
+                Ok(false) => {}
+                Ok(true) => return Ok(true),
+                Err(problem) => return Err(problem.text(&*source.codec)),
             }
         }
     }
@@ -439,37 +449,45 @@ impl Pump {
         }
     }
 
-    fn room(&self, bytes: usize) -> Room {
+    fn room(&self, bytes: u64) -> Room {
         if self.is_abandoned() {
             return Room::Unwanted;
         }
         let (in_memory, is_empty) = match &self.outlet {
             Outlet::Queue | Outlet::Stored(_) => {
                 let state = self.shared.state.borrow();
-                (state.memory_bytes, state.queue.is_empty())
+                (state.memory_bytes as u64, state.queue.is_empty())
             }
-            Outlet::Passed(filling) => {
-                (usize::try_from(filling.memory_bytes()).unwrap_or(usize::MAX), filling.is_taken())
-            }
+            Outlet::Passed(filling) => (filling.memory_bytes(), filling.is_taken()),
         };
-        match is_empty || in_memory.saturating_add(bytes) <= self.ahead.memory_bytes_max {
+        match is_empty || in_memory.saturating_add(bytes) <= self.ahead.memory_bytes_max as u64 {
             true => Room::Yes,
             false => Room::No,
         }
     }
 
-    /// Hands a piece on once there is room for it; `false` if it is not wanted.
-    async fn queue(&mut self, piece: Bytes, context: &Context) -> bool {
+    /// Hands pieces on once there is room for them; `false` if they are not wanted.
+    async fn queue(&mut self, pieces: &mut Vec<Bytes>, context: &Context) -> bool {
+        let mut has_waited = false;
         loop {
-            match self.room(piece.len()) {
-                Room::Unwanted => return false,
+            match self.room(bytes_of(pieces)) {
+                Room::Unwanted => {
+                    pieces.clear();
+                    return false;
+                }
                 Room::Yes => {
-                    self.hand_on(Segment::Memory(piece));
+                    self.hand_on(pieces.drain(..).map(Segment::Memory));
                     return true;
+                }
+                // A client that takes what there is at once needs no file.
+                Room::No if !has_waited => {
+                    has_waited = true;
+                    tokio::task::yield_now().await;
+                    continue;
                 }
                 Room::No => {}
             }
-            match self.spill(&piece).await {
+            match self.spill(pieces).await {
                 Ok(true) => return true,
                 Ok(false) => self.taken().await,
                 Err(problem) => {
@@ -487,32 +505,34 @@ impl Pump {
         }
     }
 
-    fn hand_on(&self, segment: Segment) {
-        self.count(segment.bytes());
-        match (&self.outlet, segment) {
-            (Outlet::Passed(filling), Segment::Memory(bytes)) => filling.push(&bytes),
-            (Outlet::Passed(filling), Segment::File(file, range)) => {
-                filling.push_file(&file, range);
-            }
-            (_, segment) => {
-                let mut state = self.shared.state.borrow_mut();
-                if let Segment::Memory(bytes) = &segment {
-                    state.memory_bytes += bytes.len();
+    fn hand_on(&self, segments: impl Iterator<Item = Segment>) {
+        for segment in segments {
+            self.count(segment.bytes());
+            match (&self.outlet, segment) {
+                (Outlet::Passed(filling), Segment::Memory(bytes)) => filling.push(&bytes),
+                (Outlet::Passed(filling), Segment::File(file, range)) => {
+                    filling.push_file(&file, range);
                 }
-                state.queue.push_back(segment);
-                self.shared.readable.notify_one();
+                (_, segment) => {
+                    let mut state = self.shared.state.borrow_mut();
+                    if let Segment::Memory(bytes) = &segment {
+                        state.memory_bytes += bytes.len();
+                    }
+                    state.queue.push_back(segment);
+                }
             }
         }
+        self.shared.readable.notify_one();
     }
 
-    /// Puts a piece into the temporary file, if there is one with room.
+    /// Puts pieces into the temporary file, if there is one with room.
     ///
     /// # Errors
     /// The file cannot be made or written.
-    async fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
+    async fn spill(&mut self, pieces: &mut Vec<Bytes>) -> io::Result<bool> {
         let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
         let used = self.file.as_ref().map_or(0, |(_, used)| *used);
-        let end = used + piece.len() as u64;
+        let end = used + bytes_of(pieces);
         if end > *bytes_max {
             return Ok(false);
         }
@@ -520,11 +540,16 @@ impl Pump {
             Some((file, _)) => file,
             None => unnamed_file_in(folder.clone()).await?,
         };
-        read::write(&file, vec![piece.clone()], used).await?;
-        self.hand_on(Segment::File(Arc::clone(&file), used..end));
+        read::write(&file, pieces.clone(), used).await?;
+        pieces.clear();
+        self.hand_on(std::iter::once(Segment::File(Arc::clone(&file), used..end)));
         self.file = Some((file, end));
         Ok(true)
     }
+}
+
+fn bytes_of(pieces: &[Bytes]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
 }
 
 async fn unnamed_file_in(folder: PathBuf) -> io::Result<Arc<File>> {

@@ -52,6 +52,17 @@ pub struct State {
     pub trailers: Vec<(Bytes, Bytes)>,
 }
 
+impl State {
+    /// Takes the first of what waits, if it is in memory.
+    fn pop_memory(&mut self) -> Option<Bytes> {
+        let Some(Segment::Memory(bytes)) = self.queue.front_mut() else { return None };
+        let bytes = std::mem::take(bytes);
+        self.queue.pop_front();
+        self.memory_bytes -= bytes.len();
+        Some(bytes)
+    }
+}
+
 /// Shared by a stream's writer and its reader.
 #[derive(Debug, Default)]
 pub struct Shared {
@@ -212,6 +223,27 @@ impl Stream {
             }
         }
         Ok(piece)
+    }
+
+    /// The next piece, if it is in memory and needs no work: what would have to be waited for, read or changed is left to
+    /// [`Stream::next`].
+    pub fn at_hand(&mut self) -> Option<Bytes> {
+        if self.reading.is_some() || self.coder.is_some() || self.window.is_some() {
+            return None;
+        }
+        let bytes = match &mut self.feed {
+            Feed::Queue(shared) => {
+                let bytes = shared.state.borrow_mut().pop_memory()?;
+                shared.writable.notify_one();
+                bytes
+            }
+            Feed::Along(follower, _) => follower.at_hand()?,
+            Feed::Changed(_) => return None,
+        };
+        if let Some(left) = &mut self.announced {
+            *left = left.saturating_sub(bytes.len() as u64);
+        }
+        Some(bytes)
     }
 
     /// As [`Stream::next`], read into memory.

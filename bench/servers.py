@@ -396,6 +396,9 @@ class Peers:
         for name, size in FILES.items():
             (self.folder / name).write_bytes(os.urandom(size))
         (self.folder / 'small.php').write_text("<?php echo 'Hello from PHP';")
+        (self.folder / 'file').write_bytes(os.urandom(16 << 20))
+        (self.folder / 'download.php').write_text(
+            "<?php while (ob_get_level()) ob_end_clean(); readfile(__DIR__ . '/file');")
         (self.folder / 'upload.php').write_text(
             "<?php if (!isset($_FILES['f']) || $_FILES['f']['error'] || $_FILES['f']['size'] < 1000000)"
             " http_response_code(500); echo 'stored';")

@@ -415,10 +415,10 @@ impl Tiers {
     /// Makes the folder again if it was removed.
     ///
     /// # Errors
-    /// It was removed, or cannot be made.
+    /// It was removed, cannot be made, or cannot be looked at: then its files count as there.
     pub(crate) fn check_folder(&self) -> Result<(), StoreError> {
         let path = &self.options.path;
-        if path.exists() {
+        if files::identity_at(path).map_err(failed("stat()", path))?.is_some() {
             return Ok(());
         }
         let _names = self.folder.names();

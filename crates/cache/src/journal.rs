@@ -119,6 +119,8 @@ fn lines(bytes: &[u8]) -> Left {
 struct State {
     /// Whether the file may hold a line.
     is_there: bool,
+    /// Whether its name outlasts a power failure.
+    is_named: bool,
     has_epoch: bool,
 }
 
@@ -142,7 +144,7 @@ impl Journal {
 
     /// A journal whose file is not looked for.
     pub(crate) fn without_file(folder: &Path) -> Self {
-        let state = Mutex::new(State { is_there: false, has_epoch: false });
+        let state = Mutex::new(State { is_there: false, is_named: false, has_epoch: false });
         Self { folder: folder.to_owned(), state }
     }
 
@@ -158,7 +160,9 @@ impl Journal {
             read => Some(read.map_err(failed("read()", &path))?),
         };
         let left = bytes.as_deref().map(lines).unwrap_or_default();
-        *state = State { is_there: bytes.is_some(), has_epoch: left.epochs.contains(&epoch) };
+        let has_epoch = left.epochs.contains(&epoch);
+        // The process that made it may have ended before its name was durable.
+        *state = State { is_there: bytes.is_some(), is_named: false, has_epoch };
         Ok(left)
     }
 
@@ -176,14 +180,13 @@ impl Journal {
         let epoch = if state.has_epoch { String::new() } else { epoch_line(at.epoch) };
         let lines: String = purges.iter().map(|purge| purge_line(purge, at)).collect();
         let path = self.folder.join(NAME);
-        let is_new = !state.is_there;
         state.is_there = true;
         let text = format!("\n{epoch}{lines}");
         files::append(&path, text.as_bytes(), true).map_err(failed("write()", &path))?;
-        if is_new {
+        if !state.is_named {
             files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))?;
         }
-        state.has_epoch = true;
+        (state.is_named, state.has_epoch) = (true, true);
         Ok(())
     }
 
@@ -213,21 +216,24 @@ impl Journal {
         let (path, new) = (self.folder.join(NAME), self.folder.join(NEW_NAME));
         let Some(left) = left() else {
             files::remove_if_there(&path)?;
-            *state = State { is_there: false, has_epoch: false };
+            *state = State { is_there: false, is_named: false, has_epoch: false };
             return Ok(());
         };
         let mut text: String = left.epochs.iter().map(|epoch| epoch_line(*epoch)).collect();
         text.extend(left.purges.iter().map(|(purge, at)| purge_line(purge, *at)));
         text.extend(left.files.iter().map(|(digest, at)| file_line(digest, *at)));
         files::replace(&path, &new, text.as_bytes(), true)?;
-        state.has_epoch = true;
-        files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))
+        (state.is_named, state.has_epoch) = (false, true);
+        files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))?;
+        state.is_named = true;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::faults::{self, Fault};
 
     #[test]
     fn lines_are_read_back_and_torn_ones_are_not() {
@@ -247,6 +253,25 @@ mod tests {
         }
         let left = lines(file_line(&[7; 16], at).as_bytes());
         assert_eq!(left.files, [([7; 16], at)]);
+    }
+
+    #[test]
+    fn a_name_that_is_not_durable_is_made_so_with_the_next_purge() {
+        let folder = std::env::temp_dir().join(format!("yorozu-journal.{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let journal = Journal::without_file(&folder);
+        let append = |nth| {
+            faults::plan(nth, Fault::Once(nix::libc::EIO));
+            let appended = journal.append(&[Purge::All], Moment { epoch: 1, number: 1 });
+            (faults::clear(), appended.is_ok())
+        };
+        // To open, to write and to sync the file come first; the folder is next.
+        assert_eq!(append(1), (true, false));
+        assert_eq!(append(3), (true, false));
+        assert_eq!(append(3), (true, false));
+        assert_eq!(append(9), (false, true));
+        assert_eq!(append(3), (false, true), "it is");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -144,9 +144,12 @@ impl Tiers {
             found.retain(|key| purges.len() == 1 || seen.insert(key.clone()));
             keys.extend(found.into_iter().map(|key| (place, key)));
         }
+        // No request can claim a page meanwhile: each fill is looked up among the purges.
+        let last = self.purge_list().locked().together(purges, at);
         self.fills.cancel(|key, tags, began| {
-            began.is_some_and(|began| self.purge_list().locked().is_older(began, at))
-                && purges.iter().any(|purge| purge.matches(key, tags))
+            let is_purged =
+                |began| self.purge_list().locked().is_purged_by(&last, key, tags, began);
+            began.is_some_and(is_purged)
         });
         let in_memory = keys.iter().map(|(_, key)| match mode {
             PurgeMode::Hard => self.remove_older(&self.purge_list().locked(), key, at),

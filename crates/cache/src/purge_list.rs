@@ -348,6 +348,24 @@ impl Locked<'_> {
         self.state.hard.applies_to(key, tags, self.at(began))
     }
 
+    /// Purges of one moment, to be looked up.
+    pub(crate) fn together(&self, purges: &[Purge], moment: Moment) -> Last {
+        let (mut last, at) = (Last::default(), self.at(moment));
+        purges.iter().for_each(|purge| last.note(purge, at, None));
+        last
+    }
+
+    /// Whether one of these purges applies to what began then.
+    pub(crate) fn is_purged_by(
+        &self,
+        last: &Last,
+        key: &Key,
+        tags: &[Bytes],
+        began: Moment,
+    ) -> bool {
+        last.applies_to(key, tags, self.at(began))
+    }
+
     /// Whether `one` began before the `other`.
     pub(crate) fn is_older(&self, one: Moment, other: Moment) -> bool {
         self.at(one) < self.at(other)

@@ -14,7 +14,6 @@ use yorozu_kernel::base::turn::unix_seconds_of;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
-use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::credentials::decode_base64;
@@ -155,7 +154,7 @@ settings! {
     /// The first padding character of its value; a cookie with another one is replaced.
     userid_mark: Mark = "off", ONE, CONTEXTS;
     /// A field `P3P` sent with it.
-    userid_p3p: Option<Template> = none, ONE, CONTEXTS;
+    userid_p3p: Option<Bytes> = none, ONE, CONTEXTS;
     /// The number of the server in the cookie; without, a part of its address.
     userid_service: Service = none, ONE, CONTEXTS;
 }
@@ -342,10 +341,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     cookie.extend(conf.userid_path.as_deref().unwrap_or_default());
     cookie.extend(conf.userid_flags.text.as_bytes());
     response.add(Bytes::from_static(b"Set-Cookie"), cookie);
-    if let Some(policy) = conf.userid_p3p.as_ref() {
-        let policy = policy.value(exchange);
-        if &policy[..] != b"none" {
-            response.add(Bytes::from_static(b"P3P"), policy);
-        }
+    if let Some(policy) = conf.userid_p3p.as_ref().filter(|policy| &policy[..] != b"none") {
+        response.add(Bytes::from_static(b"P3P"), policy.clone());
     }
 }

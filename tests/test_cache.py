@@ -295,7 +295,7 @@ def test_who_waits_long_has_the_page_that_was_made_meanwhile():
 @pytest.mark.parametrize('is_announced', [True, False], ids=['length', 'chunked'])
 @pytest.mark.parametrize('end', ['closed', 'stalled'])
 def test_a_body_that_stops_arriving_takes_none_along_who_reads_it(end, is_announced, second):
-    """It is made anew, and goes on where that begins with what was read; for the client whose request made it, too."""
+    """It is made again, and goes on where that begins with what was read; for the client whose request made it, too."""
     text, is_read, is_over = random.Random(4).randbytes(100_000), threading.Event(), threading.Event()
     other = {'same': text, 'short': text[:20_000], 'other': text[:20_000] + b'!' + text[20_001:], 'longer': text + b'!', 'none': None}[second]
 

@@ -183,7 +183,7 @@ pub struct FillGuard {
     key: Key,
     fill: Arc<Fill>,
     is_stored: bool,
-    /// Over the same response, which is made anew.
+    /// Over the same response, which is made again.
     watch: Option<Watch>,
     /// Of its user's.
     held: Option<Box<dyn Any + Send + Sync>>,
@@ -196,7 +196,7 @@ impl FillGuard {
     }
 
     /// Has those who read along with what the watch is over go on in what is made here.
-    pub fn make_anew(&mut self, watch: Watch) {
+    pub fn make_again(&mut self, watch: Watch) {
         self.watch = Some(watch);
     }
 
@@ -212,7 +212,7 @@ impl FillGuard {
             return None;
         }
         if let Some(watch) = self.watch.take() {
-            watch.made_anew(flow);
+            watch.made_again(flow);
         }
         self.fill.state().stage = Stage::Flowing(Arc::clone(flow));
         self.fill.changed.notify_waiters();
@@ -222,7 +222,7 @@ impl FillGuard {
     /// The response is whole and stored: all waiters get it.
     pub fn stored(mut self, entry: Arc<Entry>) {
         if let Some(watch) = self.watch.take().filter(|_| entry.head.may_answer_others()) {
-            watch.stored_anew(&entry);
+            watch.stored_again(&entry);
         }
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(entry);

@@ -5,7 +5,7 @@
 //! | stored | every piece: in memory, and from some length on in the maker's file |
 //! | passed on ([`Filling::pass_on`]) | what some reader has not taken yet; the maker waits for its readers |
 //!
-//! A body that arrives no more is made anew while somebody watches it ([`Watch`]), and its readers go on in the new one where
+//! A body that arrives no more is made again while a request watches it ([`Watch`]), and its readers go on in the new one where
 //! that begins with the bytes that they have.
 //!
 //! # Invariants
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The maker ended before the body did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,13 +74,11 @@ struct Arrived {
     readers: Slab<u64>,
     is_passed_on: bool,
     ended: Option<Result<(), Broken>>,
-    /// When something came last.
-    moved: Instant,
     is_watched: bool,
     /// It was waited for in vain, and did not go on since.
     is_stalled: bool,
-    /// The same response made anew.
-    anew: Option<Arc<Flow>>,
+    /// The same response made again.
+    again: Option<Arc<Flow>>,
 }
 
 impl Arrived {
@@ -92,10 +90,9 @@ impl Arrived {
             readers: Slab::new(),
             is_passed_on: false,
             ended: None,
-            moved: Instant::now(),
             is_watched: false,
             is_stalled: false,
-            anew: None,
+            again: None,
         }
     }
 
@@ -109,7 +106,7 @@ impl Arrived {
         }
         self.pieces.push_back((self.bytes, piece));
         self.bytes += bytes;
-        (self.moved, self.is_stalled) = (Instant::now(), false);
+        self.is_stalled = false;
     }
 
     fn remove_first(&mut self) {
@@ -233,41 +230,39 @@ pub struct Watch(Arc<Flow>);
 
 impl Watch {
     /// Returns when the body is whole, or arrives no more: its maker has ended early, or nothing came for `patience`. Whether
-    /// it is to be made anew.
+    /// it is to be made again.
     pub async fn is_due(&self, patience: Duration) -> bool {
         let Self(flow) = self;
         loop {
             let mut changed = std::pin::pin!(flow.changed.notified());
             changed.as_mut().enable();
-            let due = {
-                let mut arrived = flow.arrived();
-                let due = arrived.moved + patience;
-                match arrived.ended {
-                    Some(Ok(())) => return false,
-                    Some(Err(Broken)) => return true,
-                    None if Instant::now() >= due => {
-                        arrived.is_stalled = true;
-                        return true;
-                    }
-                    None => due,
+            let bytes = {
+                let arrived = flow.arrived();
+                if let Some(ended) = arrived.ended {
+                    return ended.is_err();
                 }
+                arrived.bytes
             };
-            // Over or not, it is looked at again.
-            let _ = tokio::time::timeout_at(due.into(), changed).await;
+            let is_late = tokio::time::timeout(patience, changed).await.is_err();
+            let mut arrived = flow.arrived();
+            if is_late && arrived.bytes == bytes && arrived.ended.is_none() {
+                arrived.is_stalled = true;
+                return true;
+            }
         }
     }
 
-    /// The same response has begun anew.
-    pub fn made_anew(self, anew: &Arc<Flow>) {
+    /// The same response has begun again.
+    pub fn made_again(self, again: &Arc<Flow>) {
         // Of the same flow, if its maker was not done yet.
-        if !Arc::ptr_eq(&self.0, anew) {
-            self.0.arrived().anew = Some(Arc::clone(anew));
+        if !Arc::ptr_eq(&self.0, again) {
+            self.0.arrived().again = Some(Arc::clone(again));
         }
     }
 
     /// The same response is stored.
-    pub fn stored_anew(self, entry: &Entry) {
-        self.made_anew(&Flow::of(entry));
+    pub fn stored_again(self, entry: &Entry) {
+        self.made_again(&Flow::of(entry));
     }
 }
 
@@ -452,7 +447,7 @@ impl Follower {
                     None => continue,
                 },
                 Step::Wait => changed.await,
-                Step::GoOn(anew) => self.go_on(&anew),
+                Step::GoOn(again) => self.go_on(&again),
                 Step::End(_) if self.before.is_some() => self.go_back(),
                 Step::End(result) => return result.map(|()| None),
             }
@@ -469,18 +464,18 @@ impl Follower {
         }
         let is_stuck = arrived.is_broken() || arrived.is_stalled;
         let may_go_on = is_stuck && !self.is_last && self.before.is_none();
-        match (arrived.ended, &arrived.anew) {
+        match (arrived.ended, &arrived.again) {
             (Some(Ok(())), _) => Step::End(Ok(())),
-            (_, Some(anew)) if may_go_on => Step::GoOn(Arc::clone(anew)),
+            (_, Some(again)) if may_go_on => Step::GoOn(Arc::clone(again)),
             (Some(Err(Broken)), _) if !(may_go_on && arrived.is_watched) => Step::End(Err(Broken)),
             _ => Step::Wait,
         }
     }
 
     /// Begins to read a flow in place of this one, at what was read already.
-    fn go_on(&mut self, anew: &Arc<Flow>) {
-        let is_alike = self.flow.is_alike(anew);
-        match anew.follow().filter(|_| is_alike) {
+    fn go_on(&mut self, again: &Arc<Flow>) {
+        let is_alike = self.flow.is_alike(again);
+        match again.follow().filter(|_| is_alike) {
             Some(follower) => {
                 let before = std::mem::replace(self, follower);
                 self.before = (before.at > 0).then(|| Box::new(before));
@@ -629,7 +624,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn who_reads_along_goes_on_where_a_body_begins_as_the_lost_one_did() {
         let same = Bytes::from_static(b"abcdef");
-        for (anew, in_file, rest) in [
+        for (again, in_file, rest) in [
             (&b"abcdef"[..], false, Ok("def")),
             (b"abXdef", false, Err(Broken)),
             (b"ab", false, Err(Broken)),
@@ -652,9 +647,9 @@ mod tests {
             if in_file {
                 other.push_file(&file(), 0..6);
             } else {
-                anew.chunks(2).for_each(|piece| other.push(&Bytes::copy_from_slice(piece)));
+                again.chunks(2).for_each(|piece| other.push(&Bytes::copy_from_slice(piece)));
             }
-            watch.made_anew(other.flow());
+            watch.made_again(other.flow());
             other.end();
             assert!(flow.watch().is_none(), "it is over");
             for (reader, mut read) in [(&mut early, b"abc".to_vec()), (&mut late, Vec::new())] {

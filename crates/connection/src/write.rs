@@ -316,7 +316,7 @@ impl Writer<'_> {
         self.many::<4>(slices)
     }
 
-    /// As [`Writer::slices`], up to so many.
+    /// As [`Writer::slices`], up to `MAX`.
     async fn many<const MAX: usize>(&mut self, slices: &[&[u8]]) -> Result<(), Stop> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut done = 0;

@@ -1,6 +1,6 @@
 """Nodes behind one Redis, each with its own network, and the origin that they share."""
 import collections, contextlib, http.client, http.server, itertools, json, os, signal, socket, subprocess, threading, time
-from peers import SECONDS, Folder, Process, Server, free_port, listens, until
+from peers import SECONDS, Accepting, Folder, Process, Server, free_port, listens, until
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
@@ -127,21 +127,15 @@ class Network:
         pass
 
 
-class Proxy(Network):
+class Proxy(Accepting, Network):
     """A network between a node and Redis, which can be cut: nothing passes then, and nothing is closed."""
 
     def __init__(self, folder, port):
         self.to, self.tier, self.is_cut = port, f'127.0.0.1:{port}', threading.Event()
-        self.listener = socket.create_server(('127.0.0.1', 0), backlog=50)
-        self.redis = f'127.0.0.1:{self.listener.getsockname()[1]}'
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__()
+        self.redis = f'127.0.0.1:{self.port}'
 
-    def accept(self):
-        while True:
-            near, _ = self.listener.accept()
-            threading.Thread(target=self.join, args=(near,), daemon=True).start()
-
-    def join(self, near):
+    def serve(self, near):
         while self.is_cut.is_set():
             time.sleep(0.005)
         try:
@@ -149,8 +143,7 @@ class Proxy(Network):
         except OSError:
             near.close()
             return
-        for each in near, far:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for one, other in ((near, far), (far, near)):
             threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
 

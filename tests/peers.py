@@ -1,5 +1,5 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import contextlib, http.client, itertools, os, pathlib, random, shutil, signal, socket, subprocess, tempfile, time
+import contextlib, http.client, itertools, os, pathlib, random, shutil, signal, socket, subprocess, tempfile, threading, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
@@ -78,6 +78,30 @@ def until(what, condition, seconds=SECONDS, told=lambda: ''):
 def listens(port, host='127.0.0.1'):
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
+
+
+class Accepting:
+    """A port of this machine, with each of whose connections `serve` of a subclass is called in a thread of its own."""
+
+    def __init__(self):
+        self.listener = socket.create_server(('127.0.0.1', 0), backlog=1024)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Wakes the thread that accepts.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
 
 
 class Folder:

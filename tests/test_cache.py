@@ -3,7 +3,7 @@ nothing lost.
 """
 import contextlib, hashlib, http.client, json, os, pathlib, random, re, select, shutil, socket, subprocess, threading, time
 import pytest
-from peers import FASTCGI, SECONDS, YOROZU, Apache, Folder, Fpm, Process, Server, equal, free_port, get, until
+from peers import FASTCGI, SECONDS, YOROZU, Accepting, Apache, Folder, Fpm, Process, Server, equal, free_port, get, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEY = '"$scheme$request_method$host$request_uri"'
@@ -209,22 +209,15 @@ def test_a_body_beyond_memory_is_read_along_too():
     both(check, zone='keys_zone=z:1m memory=1m')
 
 
-class Origin:
+class Origin(Accepting):
     """A scripted origin that counts how many requests it has at once. It answers each after some seconds, or once all of `wanted` have come:
     with the same bytes, or as a function of the connection and the number of the request does."""
 
     def __init__(self, answer, seconds=0, wanted=1):
-        self.wanted, self.has_all = wanted, threading.Event()
-        self.listener = socket.create_server(('127.0.0.1', 0), backlog=1024)
-        self.port, self.answer, self.seconds = self.listener.getsockname()[1], answer, seconds
+        self.wanted, self.has_all, self.lock = wanted, threading.Event(), threading.Lock()
+        self.answer, self.seconds = answer, seconds
         self.now = self.most = self.total = 0
-        self.lock = threading.Lock()
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=self.serve, args=self.listener.accept()[:1], daemon=True).start()
+        super().__init__()
 
     def serve(self, client):
         with client:
@@ -243,14 +236,6 @@ class Origin:
                 self.answer(client, number)
             else:
                 client.sendall(self.answer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # Wakes the thread that accepts.
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
 
 
 def locked(origin, more=''):

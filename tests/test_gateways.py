@@ -2,7 +2,7 @@
 import base64, calendar, concurrent.futures, gzip, hashlib, http.client, json, os, pathlib, random, re, signal, socket
 import struct, subprocess, threading, time
 from openssl import authority
-from peers import FASTCGI, NGINX, Apache, Folder, Fpm, Memcached, Server, equal, free_port, get, until
+from peers import FASTCGI, NGINX, Accepting, Apache, Folder, Fpm, Memcached, Server, equal, free_port, get, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -187,11 +187,8 @@ def test_apache_with_php_behind_the_proxy():
 
 def test_a_websocket_carries_bytes_both_ways():
     with Folder() as folder:
-        listener = socket.create_server(('127.0.0.1', 0))
-
-        def serve():
-            while True:
-                near, _ = listener.accept()
+        class Origin(Accepting):
+            def serve(self, near):
                 head = b''
                 while b'\r\n\r\n' not in head:
                     head += near.recv(4096)
@@ -202,11 +199,10 @@ def test_a_websocket_carries_bytes_both_ways():
                 while piece := near.recv(65536):
                     near.sendall(piece[::-1])
                 near.close()
-        threading.Thread(target=serve, daemon=True).start()
         conf = f'''map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}
             server {{ listen 127.0.0.1:$port; location / {{ proxy_http_version 1.1;
               proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;
-              proxy_pass http://127.0.0.1:{listener.getsockname()[1]}; }} }}'''
+              proxy_pass http://127.0.0.1:{Origin().port}; }} }}'''
         with Server(folder, conf) as server:
             client = socket.create_connection(('127.0.0.1', server.port), timeout=60)
             client.sendall(b'GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n'

@@ -11,7 +11,7 @@ import collections, pathlib, platform, re, shutil, socket, ssl, subprocess, thre
 import pytest
 from attacks import h2wire
 from attacks.origins import records
-from peers import ROOT, YOROZU, Folder, Server, free_port, until
+from peers import ROOT, YOROZU, Accepting, Folder, Server, free_port, until
 
 pytestmark = pytest.mark.skipif(not shutil.which('valgrind'), reason='valgrind is not there')
 FIGURES = ROOT / 'tests/instructions'
@@ -71,21 +71,11 @@ CONFIGURATION = '''
 METRICS = 'location = /metrics { prometheus all; } location /console/ { console; } status_zone $server_name;', 'status_zone php;'
 
 
-class Origin:
-    """Answers whatever is asked, once it was read, on one connection after the other."""
+class Origin(Accepting):
+    """Answers whatever is asked, once it was read."""
 
-    def __init__(self):
-        self.listening = socket.create_server(('127.0.0.1', 0))
-        self.port = self.listening.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            connection = self.listening.accept()[0]
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self.serve, args=(connection, connection.makefile('rb')), daemon=True).start()
-
-    def serve(self, connection, reader):
+    def serve(self, connection):
+        reader = connection.makefile('rb')
         while answer := self.answer(reader):
             connection.sendall(answer)
 

@@ -5,7 +5,7 @@ import pytest
 from monitoring import Viewer
 from nodes import (ASKED, BUS, GONE, HELD, NODE, PATIENT, SECRET, SHORT, USUAL, VERSIONS, Namespace, Node, Redis, ask, ip, origin,
                    site, warm)
-from peers import NGINX, ROOT, SECONDS, YOROZU, Folder, Memcached, Process, Server, free_port, listens, until
+from peers import NGINX, ROOT, SECONDS, YOROZU, Accepting, Folder, Memcached, Process, Server, free_port, listens, until
 
 STORM = float(os.environ.get('STORM', 0))
 CLONE_NEWNET = 0x40000000  # unshare(2)
@@ -1062,18 +1062,12 @@ def test_pages_are_shared_over_memcached():
                 assert a.page(f'/{number}') == (0, 'MISS')
 
 
-class FullMemcached:
+class FullMemcached(Accepting):
     """A memcached that has nothing and takes nothing."""
 
     def __init__(self):
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.port, self.asked = self.listener.getsockname()[1], collections.Counter()
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            connection, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+        self.asked = collections.Counter()
+        super().__init__()
 
     def serve(self, connection):
         stream = connection.makefile('rwb')

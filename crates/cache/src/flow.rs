@@ -217,7 +217,9 @@ impl Flow {
             let coding = fields.filter(|(name, _)| name.eq_ignore_ascii_case(CODING));
             let coding = coding.map(|(_, value)| value.clone()).collect::<Vec<_>>();
             let validators = (head.etag.clone(), head.last_modified);
-            (head.status, head.content_type.clone(), validators, head.part.clone(), coding)
+            // Who reads along was told apart by these.
+            let variant = (head.vary.clone(), head.variant, head.part.clone());
+            (head.status, head.content_type.clone(), validators, variant, coding)
         };
         let is_as_long = self.announced.is_none() || self.announced == other.announced;
         is_as_long && said(self) == said(other)

@@ -1,6 +1,6 @@
 //! Findings about variables that are made from one another: in a circle, or in too long a row.
 
-use super::findings::Finding;
+use super::findings::{Finding, inside};
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
 use yorozu_kernel::base::limits;
@@ -101,7 +101,7 @@ fn shown(line: &Directive) -> String {
 
 fn nodes(tree: &Tree) -> Vec<Node<'_>> {
     let blocks = tree.directives.iter().filter(|line| &line.name[..] == b"http");
-    let lines = blocks.flat_map(|http| http.block.as_deref().unwrap_or_default());
+    let lines = blocks.flat_map(inside);
     let lines: Vec<_> = lines
         .filter(|line| matches!(&line.name[..], b"map" | b"geo" | b"split_clients"))
         .filter(|line| line.args.last().is_some_and(|name| name.starts_with(b"$")))

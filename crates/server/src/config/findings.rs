@@ -103,6 +103,22 @@ impl<'a, 'o> Scope<'a, 'o> {
     }
 }
 
+/// What a block holds.
+pub(super) fn inside(line: &Directive) -> &[Directive] {
+    line.block.as_deref().unwrap_or_default()
+}
+
+/// Calls `each` for every server, with its number.
+pub(super) fn each_server<'a>(tree: &'a Tree, mut each: impl FnMut(usize, &Scope<'a, '_>)) {
+    let root = Scope::new(None, &tree.directives);
+    for http in root.own("http") {
+        let http = Scope::new(Some(&root), inside(http));
+        for (number, server) in http.own("server").into_iter().enumerate() {
+            each(number, &Scope::new(Some(&http), inside(server)));
+        }
+    }
+}
+
 /// Whether rows stand in the line's block, and no directives; there may be many.
 pub(super) fn holds_rows(line: &Directive) -> bool {
     matches!(&line.name[..], b"charset_map" | b"geo" | b"map" | b"split_clients" | b"types")
@@ -386,14 +402,7 @@ impl<'a> Search<'a> {
         let tree = self.tree;
         let hosts = depending(&tree.directives, &mentions_host);
         let mut uses = Vec::new();
-        let root = Scope::new(None, &tree.directives);
-        for http in root.own("http") {
-            let outer = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
-            for (number, server) in outer.own("server").into_iter().enumerate() {
-                let lines = server.block.as_deref().unwrap_or_default();
-                keys_below(&Scope::new(Some(&outer), lines), number, &mut uses);
-            }
-        }
+        each_server(tree, |number, server| keys_below(server, number, &mut uses));
         for Use { zone, server, has_names, key: line } in &uses {
             let is_other = |other: &Use<'_>| other.zone == *zone && other.server != *server;
             let sharing = match (uses.iter().any(is_other), has_names) {

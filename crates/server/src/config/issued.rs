@@ -1,19 +1,12 @@
 //! Findings about certificates of issuers: shown and not ordered, or ordered and not shown.
 
-use super::findings::{Finding, Scope};
+use super::findings::{Finding, Scope, each_server};
 use yorozu_acme::CERTIFICATE;
 use yorozu_conf::{Directive, Tree};
 
 pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    let root = Scope::new(None, &tree.directives);
-    for http in root.own("http") {
-        let http = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
-        for server in http.own("server") {
-            let inside = Scope::new(Some(&http), server.block.as_deref().unwrap_or_default());
-            found.extend(of_server(&inside));
-        }
-    }
+    each_server(tree, |_, server| found.extend(of_server(server)));
     found
 }
 

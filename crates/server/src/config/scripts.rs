@@ -1,7 +1,7 @@
 //! Findings about PHP: scripts that run although a location seems to refuse them, or that are sent as they are, and uploads that
 //! come to it empty.
 
-use super::findings::{Finding, Scope, is_silenced};
+use super::findings::{Finding, Scope, each_server, inside, is_silenced};
 use crate::control::explain;
 use crate::handlers;
 use std::fs;
@@ -27,21 +27,11 @@ const NAMES_MAX: usize = 1000;
 
 pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    let root = Scope::new(None, &tree.directives);
-    for http in root.own("http") {
-        let http = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
-        for server in http.own("server") {
-            let server = Scope::new(Some(&http), server.block.as_deref().unwrap_or_default());
-            refused_by_name_alone(&server, &mut found);
-            uploads(&server, &mut found);
-        }
-    }
+    each_server(tree, |_, server| {
+        refused_by_name_alone(server, &mut found);
+        uploads(server, &mut found);
+    });
     found
-}
-
-/// What a block holds.
-fn inside(line: &Directive) -> &[Directive] {
-    line.block.as_deref().unwrap_or_default()
 }
 
 fn pattern(location: &Directive) -> Option<&[u8]> {

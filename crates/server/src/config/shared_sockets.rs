@@ -1,7 +1,7 @@
 //! Findings about settings that hold before it is known which server a request is for: those of the socket's default
 //! server, not of other servers.
 
-use super::findings::Finding;
+use super::findings::{Finding, inside};
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
 use yorozu_kernel::config::listen;
@@ -25,7 +25,7 @@ struct Listening<'a> {
 pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for http in tree.directives.iter().filter(|line| &line.name[..] == b"http") {
-        let http = http.block.as_deref().unwrap_or_default();
+        let http = inside(http);
         for (address, servers) in sockets(http) {
             let default = servers.iter().position(|server| server.is_default).unwrap_or(0);
             for (name, standard) in SETTINGS {
@@ -62,7 +62,7 @@ fn sockets(http: &[Directive]) -> Vec<(String, Vec<Listening<'_>>)> {
     let mut places = HashMap::new();
     let mut sockets: Vec<(String, Vec<Listening<'_>>)> = Vec::new();
     for server in http.iter().filter(|line| &line.name[..] == b"server") {
-        let lines = server.block.as_deref().unwrap_or_default();
+        let lines = inside(server);
         for line in lines.iter().filter(|line| &line.name[..] == b"listen") {
             let has = |word: &[u8]| line.args.iter().any(|arg| &arg[..] == word);
             let text = line.args.first().map(|text| String::from_utf8_lossy(text));

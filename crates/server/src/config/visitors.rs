@@ -4,7 +4,7 @@
 //! regular expressions. So it is not read but tried: requests with the cookies that WordPress,
 //! WooCommerce and PHP tell visitors by run through the phases as far as the gateway, dry.
 
-use super::findings::{Finding, Scope, is_silenced, mentions_cookies};
+use super::findings::{Finding, Scope, each_server, is_silenced, mentions_cookies};
 use crate::control::explain;
 use crate::handlers;
 use memchr::memmem::Finder;
@@ -56,22 +56,16 @@ pub(super) fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
         return Vec::new();
     }
     let conf = Rc::new(WorkerConf::new(Arc::clone(config), || {}));
-    let root = Scope::new(None, &tree.directives);
     let mut found = Vec::new();
-    for http in root.own("http") {
-        let http = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
-        for (number, server) in http.own("server").into_iter().enumerate() {
-            let lines = server.block.as_deref().unwrap_or_default();
-            if !is_wordpress(lines, http.lines) {
-                continue;
-            }
-            let id = ServerId(u32::try_from(number).expect("few servers"));
-            let scope = Scope::new(Some(&http), lines);
-            for mixed in (Trial { conf: &conf, server: id }).mixed() {
-                mixed.tell(&scope, &mut found);
-            }
+    each_server(tree, |number, scope| {
+        if !is_wordpress(scope.lines, scope.outer.map_or(&[], |http| http.lines)) {
+            return;
         }
-    }
+        let id = ServerId(u32::try_from(number).expect("few servers"));
+        for mixed in (Trial { conf: &conf, server: id }).mixed() {
+            mixed.tell(scope, &mut found);
+        }
+    });
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }

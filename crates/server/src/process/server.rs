@@ -47,7 +47,7 @@ struct Server {
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
     /// Findings that the log has.
-    said: HashSet<String>,
+    said: Arc<Mutex<HashSet<String>>>,
     manager: CacheManager,
     /// Certificates that issuers give.
     keeper: Keeper,
@@ -205,7 +205,7 @@ impl Server {
             is_ending: false,
             deaths,
             early_deaths: 0,
-            said: HashSet::new(),
+            said: Arc::default(),
             watchdog: Watchdog::new(),
         };
         server.manager.watch(&server.config, given.has_predecessor);
@@ -218,18 +218,26 @@ impl Server {
         server.start_workers()?;
         lead.map_or(Ok(()), link::Lead::begin).map_err(failed)?;
         error::process(&server.config, Level::Notice, "start worker threads");
-        server.note_findings(&tree);
+        server.note_findings(tree);
         Ok(server)
     }
 
-    /// Logs what `-t` warns of, each line once: a container and a supervisor show the log, and never run `-t`. The workers serve
-    /// meanwhile.
-    fn note_findings(&mut self, tree: &Tree) {
-        let config = Arc::clone(&self.config);
-        for text in findings_of(tree, &config).map(|finding| finding.to_string()) {
-            if self.said.insert(text.clone()) {
-                error::process(&config, Level::Warn, &text);
+    /// Has a thread log what `-t` warns of, each line once: a container and a supervisor show the log, and never run `-t`. Nothing
+    /// waits for that, or for the disk with the sites' folders, which it looks into.
+    fn note_findings(&self, tree: Tree) {
+        let (config, said) = (Arc::clone(&self.config), Arc::clone(&self.said));
+        let work = move || {
+            for text in findings_of(&tree, &config).map(|finding| finding.to_string()) {
+                let is_new =
+                    said.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone());
+                if is_new {
+                    error::process(&config, Level::Warn, &text);
+                }
             }
+        };
+        if let Err(problem) = std::thread::Builder::new().name("findings".to_owned()).spawn(work) {
+            let text = format!("cannot start a thread ({})", error::os_error(&problem));
+            error::process(&self.config, Level::Alert, &text);
         }
     }
 
@@ -367,7 +375,7 @@ impl Server {
         process_limits::set_own(&config);
         log_panics(&config);
         self.config = config;
-        self.note_findings(&tree);
+        self.note_findings(tree);
         Ok(())
     }
 

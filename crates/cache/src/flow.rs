@@ -443,7 +443,7 @@ impl Follower {
             let flow = Arc::clone(&self.flow);
             let mut changed = std::pin::pin!(flow.changed.notified());
             changed.as_mut().enable();
-            match self.step() {
+            match self.step(&flow) {
                 Step::Take(piece) => match self.unread(piece) {
                     Some(piece) => return Ok(Some(piece)),
                     None => continue,
@@ -456,8 +456,7 @@ impl Follower {
         }
     }
 
-    fn step(&mut self) -> Step {
-        let flow = Arc::clone(&self.flow);
+    fn step(&mut self, flow: &Flow) -> Step {
         let mut arrived = flow.arrived();
         if let Some(piece) = arrived.piece_at(self.at) {
             self.at += piece.bytes();

@@ -53,13 +53,13 @@ pub struct State {
 }
 
 impl State {
-    /// Takes the first of what waits, if it is in memory.
-    fn pop_memory(&mut self) -> Option<Bytes> {
-        let Some(Segment::Memory(bytes)) = self.queue.front_mut() else { return None };
-        let bytes = std::mem::take(bytes);
-        self.queue.pop_front();
-        self.memory_bytes -= bytes.len();
-        Some(bytes)
+    /// Takes the first of what waits.
+    fn pop(&mut self) -> Option<Segment> {
+        let segment = self.queue.pop_front()?;
+        if let Segment::Memory(bytes) = &segment {
+            self.memory_bytes -= bytes.len();
+        }
+        Some(segment)
     }
 }
 
@@ -233,7 +233,9 @@ impl Stream {
         }
         let bytes = match &mut self.feed {
             Feed::Queue(shared) => {
-                let bytes = shared.state.borrow_mut().pop_memory()?;
+                let mut state = shared.state.borrow_mut();
+                let Some(Segment::Memory(_)) = state.queue.front() else { return None };
+                let Some(Segment::Memory(bytes)) = state.pop() else { return None };
                 shared.writable.notify_one();
                 bytes
             }
@@ -327,10 +329,7 @@ impl Stream {
             let waiting = shared.readable.notified();
             {
                 let mut state = shared.state.borrow_mut();
-                if let Some(segment) = state.queue.pop_front() {
-                    if let Segment::Memory(bytes) = &segment {
-                        state.memory_bytes -= bytes.len();
-                    }
+                if let Some(segment) = state.pop() {
                     shared.writable.notify_one();
                     return Ok(Some(segment));
                 }

@@ -34,8 +34,8 @@ class Origin(http.server.BaseHTTPRequestHandler):
             text += b' ' * 5000
         self.send_response(200)
         if 'varied' in self.path:
-            self.send_header('Vary', 'X-Kind')
-            text += self.headers['X-Kind'].encode()
+            self.send_header('Vary', 'Accept-Language')
+            text += self.headers['Accept-Language'].encode()
         if 'private' in self.path or 'ends' in self.path and VERSIONS[self.path]:
             self.send_header('Set-Cookie', 'a=b')
         self.send_header('Content-Type', 'text/plain')

@@ -166,7 +166,7 @@ REQUESTS = [(path, (), 'GET') for path in PATHS] + [
     ('/', (('Accept-Encoding', 'gzip'),), 'HEAD'), ('/', (('Content-Length', '0'),), 'POST'), ('/', (), 'OPTIONS'),
     ('/index.php', (('Cookie', 'wordpress_logged_in_x=1'),), 'GET'), ('/logo.png', (('Range', 'bytes=0-1'),), 'GET'),
     ('/logo.png', (('Referer', 'http://evil.example/'),), 'GET'), ('/', (('User-Agent', 'DavClnt'),), 'GET'),
-    ('/', (('Host', 'other.example'),), 'GET'), ('/', (('Origin', 'http://x.example'),), 'GET'), ('/', (), 'TRACE'),
+    ('/', (('Host', 'other.example'),), 'GET'), ('/?origin', (('Origin', 'http://x.example'),), 'GET'), ('/', (), 'TRACE'),
 ]
 
 

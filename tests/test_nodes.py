@@ -771,11 +771,11 @@ def test_forms_tags_and_variants_are_shared():
         b.purge_by_api({'tags': ['page-long']})
         b.becomes('/long', 1), a.becomes('/long', 1)
         for kind in 'x', 'y':
-            answer, text = a.ask('/varied', headers={'X-Kind': kind})
+            answer, text = a.ask('/varied', headers={'Accept-Language': kind})
             assert text == f'0{kind}'
         until('both', lambda: a.shared('stored') >= 4)
         for kind in 'y', 'x':
-            answer, text = b.ask('/varied', headers={'X-Kind': kind})
+            answer, text = b.ask('/varied', headers={'Accept-Language': kind})
             assert text == f'0{kind}' and answer.headers['X-Cache'] == 'HIT', (text, dict(answer.headers))
         assert ASKED['/varied'] == 2
 
@@ -864,7 +864,7 @@ def test_a_page_that_ends_does_not_come_back():
 def test_an_expired_page_of_another_node_answers_where_the_origin_fails():
     with site('ab', shared=SHARED) as (redis, (a, b)):
         for path in ('/brief', '/brief-purged', '/brief-varied'):
-            a.ask(path, headers={'X-Kind': '0'})
+            a.ask(path, headers={'Accept-Language': '0'})
         until('the pages', lambda: a.shared('stored') >= 3)
         life = max(redis.ask('PTTL', key) for key in redis.ask('KEYS', '*'))
         assert 50_000 < life < 61_000, life
@@ -875,7 +875,7 @@ def test_an_expired_page_of_another_node_answers_where_the_origin_fails():
         assert b.page('/brief') == (0, 'STALE')
         until('the purge', lambda: b.ask('/brief-purged')[0].status == 502)
         # Of another variant.
-        assert b.ask('/brief-varied', headers={'X-Kind': '1'})[0].status == 502
+        assert b.ask('/brief-varied', headers={'Accept-Language': '1'})[0].status == 502
         # Where the origin answers again its answer is taken.
         VERSIONS['/brief'] = 1
         assert b.page('/brief') == (1, 'EXPIRED')

@@ -74,7 +74,7 @@ FIELDS = {
 HARMLESS = [{}, {'X-Forwarded-Host': 'victim.test'}, {'X-Forwarded-Proto': 'http'},
             {'Origin': 'http://victim.test'}, {'X-Forwarded-For': '1.1.1.1'},
             {'Forwarded': 'for=1.1.1.1;host=victim.test;proto=http'}, {'User-Agent': 'x'},
-            {'Forwarded': 'for=1.1.1.1'}, {'X-Requested-With': 'XMLHttpRequest'}]
+            {'Forwarded': 'for=1.1.1.1'}, {'X-Requested-With': 'com.example.app'}]
 HOSTS = ['victim.test:1234', 'victim.test:443', 'VICTIM.TEST', 'victim.test.', 'Victim.Test.:1234',
          'evil.test']
 

@@ -94,7 +94,7 @@ def pieces(request, kind, framing, visitor):
 async def respond(request):
     """/framing/kind/speed/first"""
     _, framing, kind, speed, *_ = request.target.split('/')
-    visitor = request.field('x-visitor') or request.field('http_x_visitor')
+    visitor = request.field('x-request-id') or request.field('http_x_request_id')
     kind, speed = KINDS[int(kind)], SPEEDS[int(speed)]
     if speed == 'slow head':
         await asyncio.sleep(0.04)
@@ -131,7 +131,7 @@ async def crowd(tried, port, framing, kind, speed, first):
         if not tried.wants(case):
             return
         body = b'hello' if name == 'content' else b''
-        got = await ask(port, target, body=body, fields={**VISITORS[name], 'X-Visitor': name})
+        got = await ask(port, target, body=body, fields={**VISITORS[name], 'X-Request-Id': name})
         if not tried.check(case, got is not None and got.status == int(KINDS[kind].status[:3]),
                            f'got {got!r}'[:300]):
             return

@@ -1,7 +1,7 @@
 //! What is stored under which key and with which tags: so that a purge by prefix or tag costs what it
 //! matches. Kept for memory and disk; filled again from the files after a start.
 
-use crate::Key;
+use crate::{Key, VariantId};
 use bytes::Bytes;
 use slab::Slab;
 use std::borrow::Borrow;
@@ -190,9 +190,9 @@ impl Catalog {
         lists.hosts.keys().flat_map(of_host).collect()
     }
 
-    /// A key, its further variants, and the keys of which it is an alias.
+    /// A key, its further addresses and variants, and the keys of which it is an alias.
     pub(crate) fn of_page(&self, page: &Key) -> Vec<Key> {
-        let mut found = self.with_prefix(&page.variants_prefix());
+        let mut found = self.with_prefix(&page.further_prefix());
         let lists = self.lists();
         if lists.names.contains(page.as_bytes()) {
             found.push(page.clone());
@@ -201,6 +201,21 @@ impl Catalog {
             found.extend(lists.with_tag(&page.alias()).map(key));
         }
         found
+    }
+
+    /// Whether an address with a secondary key is known, or its page has fewer than `max` of them.
+    pub(crate) fn has_room_for(&self, address: &Key, max: usize) -> bool {
+        let lists = self.lists();
+        if lists.names.contains(address.as_bytes()) {
+            return true;
+        }
+        let start = address.page().addresses_prefix();
+        let from = (Bound::Included(&start[..]), Bound::Unbounded);
+        let names = lists.names.range::<[u8], _>(from).map(Name::key);
+        let of_page = names.take_while(|name| name.starts_with(&start));
+        // The others are variants.
+        let addresses = of_page.filter(|name| name.len() == start.len() + size_of::<VariantId>());
+        addresses.take(max).count() < max
     }
 
     /// How many keys are known.
@@ -312,6 +327,25 @@ mod tests {
     fn texts(mut keys: Vec<Key>) -> Vec<String> {
         keys.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
         keys.iter().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()).collect()
+    }
+
+    #[test]
+    fn the_addresses_of_a_page_are_counted_apart_from_its_variants() {
+        let catalog = Catalog::default();
+        let (page, other) = (named("a"), named("ab"));
+        let address = |page: &Key, text: &str| page.clone().with_secondary(text.as_bytes());
+        catalog.add(&page, &[]);
+        for text in ["1", "2"] {
+            catalog.add(&address(&page, text), &[]);
+            catalog.add(&address(&page, text).variant(&[1; 16]), &[]);
+            catalog.add(&address(&other, text), &[]);
+        }
+        catalog.add(&page.variant(&[b'+'; 16]), &[]);
+        assert!(catalog.has_room_for(&address(&page, "3"), 3));
+        assert!(!catalog.has_room_for(&address(&page, "3"), 2));
+        assert!(catalog.has_room_for(&address(&page, "2"), 2), "it is there");
+        assert_eq!(catalog.of_page(&address(&page, "1")).len(), 2);
+        assert_eq!(catalog.of_page(&page).len(), 6);
     }
 
     #[test]

@@ -12,7 +12,22 @@ pub(crate) const URL: &[u8] = b"url //";
 /// Which variant of a varying response: a digest of the request fields that `Vary` names.
 pub type VariantId = [u8; 16];
 
-/// A cache key: the text of `fastcgi_cache_key`, or that text and a [`VariantId`].
+/// What parts the text of a key from what follows it. Targets and fields with NUL are refused, and what has content that
+/// brings one into its key (`$request_body`) is not stored.
+const SEPARATOR: u8 = 0;
+/// What a secondary key begins with.
+const SECONDARY: u8 = b'+';
+/// Bytes of a secondary key.
+const SECONDARY_BYTES: usize = 1 + size_of::<VariantId>();
+
+/// A cache key.
+///
+/// ```text
+/// text of fastcgi_cache_key                                      page
+/// text of fastcgi_cache_key NUL "+" secondary key                page of requests that differ beyond the key
+/// either of them            NUL variant                          further variant
+/// ```
+/// The first two are addresses. Secondary key and variant are digests of 16 bytes.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Key(Bytes);
 
@@ -23,30 +38,70 @@ impl Key {
     }
 
     /// The key of a further variant.
-    ///
-    /// The separator is a NUL, so no primary key equals a variant's: targets and fields with NUL are refused, and what has
-    /// content that brings one into its key (`$request_body`) is not stored.
     #[must_use]
     pub fn variant(&self, id: &VariantId) -> Self {
-        let mut text = Vec::with_capacity(self.0.len() + 1 + id.len());
-        text.extend_from_slice(&self.0);
-        text.push(0);
-        text.extend_from_slice(id);
-        Self(text.into())
+        self.followed_by(&[], id)
+    }
+
+    /// The address of those requests for the page whose secondary key has this text; the page's own if there is none.
+    #[must_use]
+    pub fn with_secondary(self, text: &[u8]) -> Self {
+        match text {
+            [] => self,
+            text => self.followed_by(&[SECONDARY], &Self::variant_id(text)),
+        }
+    }
+
+    fn followed_by(&self, mark: &[u8], id: &VariantId) -> Self {
+        Self([&self.0[..], &[SEPARATOR], mark, id].concat().into())
+    }
+
+    /// Where the text of `*_cache_key` ends.
+    fn text_bytes(&self) -> usize {
+        self.0.iter().position(|byte| *byte == SEPARATOR).unwrap_or(self.0.len())
+    }
+
+    /// Where the address ends, and a variant may follow.
+    fn address_bytes(&self) -> usize {
+        let text = self.text_bytes();
+        let is_split = self.0.get(text + 1) == Some(&SECONDARY);
+        // A variant may begin with that byte, and is shorter.
+        match text + 1 + SECONDARY_BYTES {
+            end if is_split && self.0.len() >= end => end,
+            _ => text,
+        }
+    }
+
+    /// The page: the text of `*_cache_key` alone, under which all addresses and variants are purged.
+    #[must_use]
+    pub fn page(&self) -> Self {
+        Self(self.0.slice(..self.text_bytes()))
     }
 
     /// The key of the first variant.
     #[must_use]
-    pub fn page(&self) -> Self {
-        match self.0.iter().position(|byte| *byte == 0) {
-            Some(at) => Self(self.0.slice(..at)),
-            None => self.clone(),
-        }
+    pub fn address(&self) -> Self {
+        Self(self.0.slice(..self.address_bytes()))
     }
 
-    /// What the keys of further variants begin with.
-    pub(crate) fn variants_prefix(&self) -> Vec<u8> {
-        [&self.0[..], b"\0"].concat()
+    /// Whether the address has a secondary key.
+    pub fn has_secondary(&self) -> bool {
+        self.address_bytes() > self.text_bytes()
+    }
+
+    /// The keys whose purge takes this one: itself, its address, its page. Some may be the same.
+    pub(crate) fn purged_with(&self) -> [Self; 3] {
+        [self.clone(), self.address(), self.page()]
+    }
+
+    /// What the keys of its further addresses and variants begin with.
+    pub(crate) fn further_prefix(&self) -> Vec<u8> {
+        [&self.0[..], &[SEPARATOR]].concat()
+    }
+
+    /// What the keys of its addresses with a secondary key begin with.
+    pub(crate) fn addresses_prefix(&self) -> Vec<u8> {
+        [&self.0[..], &[SEPARATOR, SECONDARY]].concat()
     }
 
     /// The tag of a response that is stored under another key, and purged under this one as well. Tags that upstreams give
@@ -94,6 +149,22 @@ mod tests {
         // nginx, ngx_http_proxy_module, proxy_cache_path: the file name is MD5 of the key.
         let key = Key::new(Bytes::from_static(b"abc"));
         assert_eq!(key.digest()[..4], [0x90, 0x01, 0x50, 0x98]);
+    }
+
+    #[test]
+    fn a_page_has_addresses_and_each_of_them_variants() {
+        let page = Key::new(Bytes::from_static(b"abc"));
+        // One that looks like the beginning of a secondary key.
+        let id = [SECONDARY; 16];
+        let split = page.clone().with_secondary(b"x-forwarded-proto");
+        assert_eq!(page.clone().with_secondary(b""), page);
+        for (address, has_secondary) in [(&page, false), (&split, true)] {
+            for key in [address.clone(), address.variant(&id)] {
+                assert_eq!((key.address(), key.page()), (address.clone(), page.clone()));
+                assert_eq!(key.has_secondary(), has_secondary);
+            }
+        }
+        assert_ne!(split, page.variant(&Key::variant_id(b"x-forwarded-proto")));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::sync::{Arc, PoisonError};
 /// What is purged.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Purge {
-    /// A page with all its variants.
+    /// A page, or an address, with all its variants.
     Page(Key),
     /// Every key that begins so.
     Prefix(Bytes),
@@ -60,7 +60,7 @@ impl Purge {
     pub fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {
             Self::Page(page) => {
-                key == page || key.page() == *page || aliases(tags).any(|alias| alias == *page)
+                key.purged_with().contains(page) || aliases(tags).any(|alias| alias == *page)
             }
             Self::Prefix(prefix) => {
                 let begins = |key: &Key| key.as_bytes().starts_with(prefix);
@@ -167,8 +167,7 @@ impl Changed {
         };
         let is_any_changed = !is_by_operator && self.all.is_some_and(|all| began < all);
         is_any_changed
-            || is_changed(key)
-            || is_changed(&key.page())
+            || key.purged_with().iter().any(is_changed)
             || aliases(tags).any(|alias| is_changed(&alias))
     }
 
@@ -216,8 +215,7 @@ impl Last {
         let is_later = |purge: Option<&At>| purge.is_some_and(|at| began < *at);
         let is_page = |key: &Key| self.pages.get(key).is_some_and(|purge| purge.applies_to(began));
         is_later(self.all.as_ref())
-            || is_page(key)
-            || is_page(&key.page())
+            || key.purged_with().iter().any(is_page)
             || aliases(tags).any(|alias| is_page(&alias))
             || tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).and_then(|at| self.tags.get(&tag[at..]));

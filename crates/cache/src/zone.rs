@@ -348,6 +348,11 @@ impl Zone {
         uses
     }
 
+    /// Whether an address with a secondary key is stored, or its page has fewer than `max` of them.
+    pub fn has_room_for(&self, address: &Key, max: usize) -> bool {
+        self.tiers.catalog.has_room_for(address, max)
+    }
+
     /// Whether no other process uses the folder. Two that share one remove each other's files and keep pages that
     /// the other removed; what they serve is still whole.
     pub fn is_alone(&self) -> bool {

@@ -118,6 +118,11 @@ pub fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }
 
+/// A name as those read it.
+pub fn plain_name(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|byte| plain(*byte)).collect()
+}
+
 /// Whether a text is a token (RFC 9110, section 5.6.2).
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty()

@@ -9,7 +9,6 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::engine::Engine;
 use yorozu_kernel::live;
 use yorozu_modules::filters::headers;
-use yorozu_modules::phases::realip;
 use yorozu_modules::{access_log, metrics};
 
 /// The one way there is.
@@ -37,7 +36,6 @@ pub(crate) static ENGINE: Engine = Engine {
         access_log::log(exchange);
     },
     take_real_ip: phases::take_real_ip,
-    is_from_trusted_proxy: realip::is_trusted,
     variable: |name| MODULES.variable(name),
     purge_by_answer: |exchange, fields| {
         Box::pin(async move { control::by_answer(exchange, &fields).await })

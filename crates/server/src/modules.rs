@@ -55,6 +55,7 @@ const ALL: &[Module] = &[
     upstream::MODULE,
     cache::MODULE,
     cache::drop_args::MODULE,
+    cache::header_rules::MODULE,
     nodes::MODULE,
     proxy::MODULE,
     grpc::MODULE,

@@ -48,6 +48,8 @@ pub(crate) struct Options {
     pub(crate) action: Action,
     pub(crate) notice: Option<Notice>,
     pub(crate) is_quiet: bool,
+    /// Whether `-T` prints what locations read of requests, and not the text.
+    pub(crate) shows_reads: bool,
     prefix: PathBuf,
     file: Option<PathBuf>,
     error_log: Option<PathBuf>,
@@ -67,6 +69,7 @@ Options:
   -V            : show version and configure options then exit
   -t            : test configuration and exit
   -T            : test configuration, dump it and exit
+  -T --reads    : the same, but print what each location reads of requests
   -q            : suppress non-error messages during configuration testing
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /usr/share/nginx/)
@@ -109,6 +112,7 @@ impl Options {
             action: Action::Serve,
             notice: None,
             is_quiet: false,
+            shows_reads: false,
             prefix: STANDARD_PREFIX.into(),
             file: None,
             error_log: None,
@@ -173,6 +177,7 @@ impl Options {
             OwnedArg::Other(text) if text == "warm" => {
                 self.action = Action::Warm(Warm::parse(parser)?);
             }
+            OwnedArg::Other(text) if text == "--reads" => self.shows_reads = true,
             OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),
             OwnedArg::Other(text) => return Err(format!("invalid option: \"{text}\"")),

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use yorozu_server::config::findings_of;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
+use yorozu_server::config::{findings_of, reads};
 use yorozu_server::process::{self, daemon, handover, pid, sockets};
 
 /// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
@@ -121,7 +121,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     if !options.is_quiet {
         eprintln!("yorozu: configuration file {file} test is successful");
     }
-    if is_dumped {
+    if is_dumped && options.shows_reads {
+        print!("{}", reads::shown(&config));
+    } else if is_dumped {
         let mut out = std::io::stdout().lock();
         for file in &tree.files {
             let written = writeln!(out, "# configuration file {}:", file.path.display())

@@ -29,7 +29,8 @@ final class Reasons {
 			'partial'       => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'range-offset'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'min-uses'      => array( __( 'Not visited often enough', 'yorozu' ), __( 'The server stores a page after some visits (min_uses). Nothing to do.', 'yorozu' ) ),
-			'unkeyed'       => array( __( 'A suspicious request', 'yorozu' ), __( 'It claimed to be for another address, so its answer was not stored for others. If there is a proxy in front of the server, the server has to trust it.', 'yorozu' ) ),
+			'unknown-header' => array( __( 'A header that the server does not know', 'yorozu' ), __( 'The page was made without it, and the next visitor gets that. If a proxy in front of the server adds it to all requests, name it in cache_ignore_headers.', 'yorozu' ) ),
+			'split'         => array( __( 'A part of a page, or another one', 'yorozu' ), __( 'The request selected it by its headers. It is stored from the second such request on. Nothing to do.', 'yorozu' ) ),
 			'lock-timeout'  => array( __( 'The page takes very long', 'yorozu' ), __( 'Another visitor was waiting for the same page. Find out what makes it slow.', 'yorozu' ) ),
 		);
 	}

@@ -1,6 +1,6 @@
 //! What is known of a connection's TLS once its handshake is over, and the variables that show it.
 
-use crate::tls::client_auth::{Asking, ClientAuth, Verification};
+use crate::tls::client_auth::{ClientAuth, Verification};
 use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
@@ -172,7 +172,7 @@ fn with_certificate(
     out: &mut Vec<u8>,
     show: impl FnOnce(&CertificateDer<'static>) -> Option<String>,
 ) -> bool {
-    !exchange.client.is_anybody && with(exchange, out, |session| show(session.certificate()?))
+    with(exchange, out, |session| show(session.certificate()?))
 }
 
 fn join<T: Copy>(items: &[T], name: fn(T) -> String) -> Option<String> {
@@ -199,10 +199,6 @@ fn curves(session: &Session) -> Option<String> {
 
 fn verdict(exchange: &Exchange, session: &Session) -> Option<String> {
     let tls: &ServerTls = exchange.conf.of_server(exchange.server);
-    let asks_all = tls.client_auth.as_ref().is_some_and(|auth| auth.asking == Asking::Must);
-    if exchange.client.is_anybody && !asks_all {
-        return Some("NONE".to_owned());
-    }
     Some(match session.verification(tls.client_auth.as_ref()) {
         Verification::None => "NONE".to_owned(),
         Verification::Success => "SUCCESS".to_owned(),

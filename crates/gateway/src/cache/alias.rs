@@ -6,7 +6,7 @@
 //! of the two a page is follows from the same list, so none is missed.
 
 use super::settings::{self, Conf};
-use super::{drop_args, key, unkeyed};
+use super::{drop_args, key};
 use crate::protocol;
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -17,9 +17,10 @@ use yorozu_cache::{Key, Zone};
 use yorozu_http::field::{Name, Value};
 use yorozu_http::uri::{normalize, with_args};
 use yorozu_kernel::config::servers::ServerId;
-use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::{Config, KeyedByUrl, LocationConf};
-use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::request::{Method, Request};
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::{Client, Exchange, Role};
 use yorozu_kernel::find_config;
 use yorozu_wire::h1::Version;
 
@@ -30,15 +31,33 @@ const USER_AGENT: &[u8] = b"Mozilla/5.0 (compatible; yorozu)";
 /// location says which key it would have had. `None` if its path is invalid.
 pub fn plain(exchange: &Exchange) -> Option<Box<Exchange>> {
     let client = Rc::new(exchange.client.at(([127, 0, 0, 1], 0).into()));
-    let walked = unkeyed::walked(exchange, &client, |request| {
+    walked(exchange, &client, |request| {
         request.become_get();
         request.version = Version::V11;
         request.drop_content();
         request.retain_fields(|name| name.eq_ignore_ascii_case(b"host"));
         request.normalize_authority();
         request.add_field(Name::USER_AGENT, &Value::new(USER_AGENT));
-    });
-    walked.map(|(asked, _)| asked)
+    })
+}
+
+/// The request of `client` after a `change`, as far as it comes without waiting for anything; `None` if its path is invalid.
+fn walked(
+    exchange: &Exchange,
+    client: &Rc<Client>,
+    change: impl FnOnce(&mut Request),
+) -> Option<Box<Exchange>> {
+    let mut request = exchange.request.clone();
+    change(&mut request);
+    let (conf, client) = (Rc::clone(&exchange.conf), Rc::clone(client));
+    let mut asked = Box::new(Exchange::new(conf, client, request, RequestBody::none()));
+    asked.request_id = (*exchange.id()).into();
+    asked.started = exchange.started;
+    asked.role = Role::Question { supposes_scripts: false };
+    find_config::begin(&mut asked).ok()?;
+    let start = asked.conf.engine.start;
+    start(&mut asked);
+    Some(asked)
 }
 
 /// The aliases of what is stored in a zone under the request's key, as tags.

@@ -3,7 +3,7 @@
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::{self, Conf};
-use super::{collector, entry, freshness, purge, storing};
+use super::{collector, eligibility, entry, freshness, purge};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::Conditions;
 use bytes::Bytes;
@@ -214,7 +214,7 @@ pub fn revalidated(
 ) -> Option<Outcome> {
     let arrived_at = yorozu_kernel::base::turn::unix_millis();
     let entry = exchange.pass.of::<Plan>()?.stale.clone()?;
-    storing::objections(exchange, conf);
+    eligibility::of_request(exchange, conf);
     let plan = exchange.pass.take::<Plan>()?;
     exchange.upstream_fields = Rc::clone(&head.fields);
     let says_other_vary = head.field(b"vary").is_some()
@@ -237,10 +237,13 @@ pub fn revalidated(
     };
     exchange.pass.put(plan);
     let mut renewed = entry.head.clone();
-    let fresh = judged.and_then(|is_authorized| {
+    let fresh = judged.and_then(|eligible| {
+        if eligible.is_by_stranger {
+            return Err(NotStored::UnknownHeader);
+        }
         renewed.tags = tags?;
         update_fields(conf, shown(exchange), &mut renewed);
-        renewed_freshness(conf, head, &renewed, arrived_at, is_authorized)
+        renewed_freshness(conf, head, &renewed, arrived_at, eligible.is_authorized)
     });
     if fresh.is_err() {
         // What came with it is for this client alone, at most.

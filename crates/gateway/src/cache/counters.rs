@@ -1,5 +1,6 @@
 //! What is counted of requests to the cache, by zone and reason; a zone keeps its counters.
 
+use super::seen::{self, Effect};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use yorozu_cache::{Evicted, PURGE_KINDS, Zone};
@@ -248,6 +249,13 @@ pub fn report(config: &Config, report: &mut Report) {
     let family = report.counter("yorozu_saved_seconds_total", help);
     for (zone, sums, _) in &zones {
         family.put(&[("zone", zone)], Figure::Number(in_seconds(sums[SAVED])));
+    }
+    let help = "Answers whose requests had such a header: of another address than the key's, or not shared.";
+    let family = report.counter("yorozu_cache_headers_total", help);
+    for (header, counts) in seen::by_name() {
+        for (effect, count) in Effect::ALL.iter().zip(counts) {
+            family.count(&[("header", header), ("effect", effect.name())], count);
+        }
     }
     of_store(report, &zones);
 }

@@ -144,13 +144,8 @@ pub enum Missing {
 
 impl Missing {
     /// `uses`: how often the page was asked for, this time included; `is_partial`: a part of it is stored.
-    pub fn of(
-        conf: &Conf,
-        uses: impl FnOnce() -> u64,
-        is_partial: bool,
-        is_range_beyond: bool,
-    ) -> Self {
-        if conf.cache_min_uses > 1 && uses() < conf.cache_min_uses {
+    pub fn of(conf: &Conf, uses: u64, is_partial: bool, is_range_beyond: bool) -> Self {
+        if uses < conf.cache_min_uses {
             Self::TooFewUses
         } else if is_range_beyond {
             Self::RangeBeyond

@@ -2,13 +2,16 @@
 
 use super::collector::{Collector, made_in};
 use super::directives::IgnoreHeaders;
+use super::eligibility::{self, Eligible};
 use super::plan::Plan;
+use super::secondary::Secondary;
+use super::seen::{self, Effect};
 use super::settings::Conf;
-use super::{alias, freshness, key, parts, purge, storing, unkeyed};
+use super::{alias, freshness, key, loops, parts, purge, secondary};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryHead, Length};
+use yorozu_cache::{Entry, EntryHead, Key, Length};
 use yorozu_http::status;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::Exchange;
@@ -17,6 +20,14 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::Context;
 
+/// The fate of a response.
+pub enum Collected {
+    Stored(Box<Collector>),
+    /// It is its client's alone; the page is made by this request.
+    MadeBy(Box<Exchange>),
+    NotStored,
+}
+
 /// Prepares to store the answer, if it may be stored; `started`: when the upstream was asked.
 pub fn collector(
     exchange: &mut Exchange,
@@ -24,36 +35,72 @@ pub fn collector(
     head: &Head,
     response: &Response,
     started: std::time::Instant,
-) -> Option<Box<Collector>> {
+) -> Collected {
     // It is large, and without a cache there is none: not to be taken in vain.
-    let plan = exchange.pass.of::<Plan>()?;
+    let Some(plan) = exchange.pass.of::<Plan>() else { return Collected::NotStored };
     let (is_refresh, is_out) = (plan.is_refresh, plan.not_stored.is_some());
     // What a refresh ends depends on them. Of others they need not be known where the answer is not stored anyway.
     if is_refresh || !(is_out || is_forbidden(exchange, conf)) {
-        storing::objections(exchange, conf);
+        eligibility::of_request(exchange, conf);
     }
-    let mut plan = exchange.pass.take::<Plan>()?;
-    let making = plan.making.take()?;
+    let Some(mut plan) = exchange.pass.take::<Plan>() else { return Collected::NotStored };
+    let Some(making) = plan.making.take() else { return Collected::NotStored };
+    if plan.secondary.is_of_origin() && secondary::is_for_all_origins(&head.fields) {
+        (plan.key, plan.secondary) = (plan.key.page(), Secondary::default());
+    }
     match entry_head(exchange, conf, head, response, &plan) {
-        Ok(mut entry) => {
+        Ok((_, Eligible { is_by_stranger: true, .. })) => {
+            exchange.cache_report.not_stored = Some(NotStored::UnknownHeader);
+            let strangers = plan.eligibility.as_ref().map(|known| known.strangers());
+            strangers.into_iter().flatten().for_each(|name| {
+                exchange.cache_report.header = Some(seen::count(name, Effect::Unshared));
+            });
+            let key = plan.key.clone();
+            exchange.pass.put(plan);
+            let made_by = made_by_other(exchange, conf, head, &key);
+            drop(exchange.pass.take::<Plan>());
+            made_by.map_or(Collected::NotStored, Collected::MadeBy)
+        }
+        Ok((mut entry, _)) => {
             // Until it is whole, for those who read along.
             entry.made_in = made_in(started);
             exchange.cache_report.is_stored = true;
+            for name in plan.secondary.names() {
+                exchange.cache_report.header = Some(seen::count(name, Effect::Split));
+            }
             let context = Context::of(exchange);
             let guard = plan.guard.take();
             let collector = Collector::new(plan.zone, entry, guard, making, context);
-            Some(Box::new(collector.since(started)))
+            Collected::Stored(Box::new(collector.since(started)))
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);
+            for name in plan.secondary.chosen().filter(|_| why == NotStored::Split) {
+                exchange.cache_report.header = Some(seen::count(name, Effect::Unshared));
+            }
             plan.end_without(exchange, head.status, why);
-            None
+            Collected::NotStored
         }
     }
 }
 
+/// The request that makes the page in place of this one, whose response is its client's alone.
+fn made_by_other(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    key: &Key,
+) -> Option<Box<Exchange>> {
+    if exchange.pass.of::<Plan>()?.had_other_maker {
+        return None;
+    }
+    let vary = vary(conf, head);
+    let shadow = eligibility::without_strangers_of(exchange, conf, &vary)?;
+    super::made_by(exchange, conf, key, shadow).flatten()
+}
+
 /// Checks that nothing about request and answer forbids showing it to others; in the same way for answers that are
-/// stored and for those that renew what is stored. `true`: the answer must say itself that it is for all.
+/// stored and for those that renew what is stored.
 ///
 /// # Errors
 /// The reason.
@@ -62,7 +109,7 @@ pub(super) fn may_be_stored(
     conf: &Conf,
     head: &Head,
     plan: &Plan,
-) -> Result<bool, NotStored> {
+) -> Result<Eligible, NotStored> {
     if let Some(why) = plan.not_stored {
         return Err(why);
     }
@@ -73,15 +120,30 @@ pub(super) fn may_be_stored(
         return Err(NotStored::Undecided);
     }
     // Not known: it was forbidden a moment ago.
-    let objections = plan.objections.as_ref().ok_or(NotStored::Forbidden)?;
-    objections.judge(conf, head)?;
-    if objections.credentials.are_there && head.status == 401 {
+    let eligibility = plan.eligibility.as_ref().ok_or(NotStored::Forbidden)?;
+    let vary = vary(conf, head);
+    let eligible = eligibility.judge(&vary)?;
+    if eligibility.credentials.are_there && head.status == 401 {
         return Err(NotStored::Authorization);
     }
-    if unkeyed::leads_to_itself(exchange, conf, head) {
+    let is_known = plan.uses > 1 || plan.stale.is_some() || plan.first.is_some();
+    let place = (&plan.zone, &plan.key);
+    if !plan.secondary.may_be_stored(exchange, place, is_known, &vary) {
+        return Err(NotStored::Split);
+    }
+    if loops::leads_to_itself(exchange, head) {
         return Err(NotStored::Loop);
     }
-    Ok(objections.credentials.are_unkeyed)
+    Ok(eligible)
+}
+
+/// What a response varies by, as far as that counts.
+fn vary(conf: &Conf, head: &Head) -> Bytes {
+    if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
+        return Bytes::new();
+    }
+    let values: Vec<_> = head.values(b"vary").map(|value| &value[..]).collect();
+    Bytes::from(values.join(&b", "[..]))
 }
 
 /// `*_no_cache`, when the upstream has answered: it may name what that said.
@@ -105,22 +167,17 @@ fn entry_head(
     head: &Head,
     response: &Response,
     plan: &Plan,
-) -> Result<EntryHead, NotStored> {
-    let is_authorized = may_be_stored(exchange, conf, head, plan)?;
+) -> Result<(EntryHead, Eligible), NotStored> {
+    let eligible = may_be_stored(exchange, conf, head, plan)?;
     let part = match head.status {
         206 => Some(parts::part(exchange, head, plan).ok_or(NotStored::Partial)?),
         304 => return Err(NotStored::Partial),
         _ => None,
     };
     let now = turn::unix_millis();
-    let fresh = freshness::freshness(head, conf, now, is_authorized)?;
+    let fresh = freshness::freshness(head, conf, now, eligible.is_authorized)?;
     let tags = tags(exchange, head, plan)?;
-    let vary = if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
-        Bytes::new()
-    } else {
-        let values: Vec<_> = head.values(b"vary").map(|value| &value[..]).collect();
-        Bytes::from(values.join(&b", "[..]))
-    };
+    let vary = vary(conf, head);
     let variant = if vary.is_empty() { [0; 16] } else { key::variant_id(exchange, conf, &vary) };
     // The first variant keeps its place as long as the origin varies by the same fields.
     let varies_alike = |entry: &&Arc<Entry>| !vary.is_empty() && entry.head.vary == vary;
@@ -135,7 +192,7 @@ fn entry_head(
         // An alias of the page: a purge would not find it.
         return Err(NotStored::Undecided);
     }
-    Ok(EntryHead {
+    let head = EntryHead {
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,
         reason: own_reason(head),
@@ -157,7 +214,8 @@ fn entry_head(
         part,
         tags,
         ..EntryHead::default()
-    })
+    };
+    Ok((head, eligible))
 }
 
 /// The reason phrase, if it is not the one that is sent without.

@@ -151,7 +151,7 @@ fn is_of_own_url(exchange: &Exchange, head: &Head) -> bool {
     let Some(location) = head.field(b"content-location") else { return false };
     let target = exchange.request.target();
     let path = match location.strip_prefix(b"//").or_else(|| {
-        let rest = location.strip_prefix(exchange.client.scheme())?;
+        let rest = location.strip_prefix(exchange.scheme())?;
         rest.strip_prefix(b"://")
     }) {
         None => &location[..],

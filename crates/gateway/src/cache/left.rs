@@ -14,7 +14,9 @@ use yorozu_kernel::exchange::{Exchange, Pass};
 /// Whether what the request came to has the key of a page that it was to get and did not.
 pub(super) fn is_left(exchange: &Exchange, conf: &Conf, plan: &Plan) -> bool {
     exchange.left_pages.iter().any(|left| match left {
-        LeftPage::Asked { zone, key } => Arc::ptr_eq(zone, &plan.zone) && *key == plan.key,
+        LeftPage::Asked { zone, key } => {
+            Arc::ptr_eq(zone, &plan.zone) && key.page() == plan.key.page()
+        }
         LeftPage::Refused { location, uri, args } => exchange.peek(|asked| {
             asked.set_uri(uri.clone());
             asked.args.clone_from(args);
@@ -32,7 +34,7 @@ fn is_refused(asked: &mut Exchange, location: LocationId, conf: &Conf, plan: &Pl
         // It was refused before it came to the location that would have had the page. That may store it by the same
         // template as the one that makes this page; one that says nothing of the request is for this page alone.
         let is_fixed = conf.cache_key.as_ref().is_some_and(|key| key.as_literal().is_some());
-        return !is_fixed && key::primary(asked, conf) == plan.key;
+        return !is_fixed && key::primary(asked, conf) == plan.key.page();
     };
     asked.location = location;
     asked.pass = Pass::default();
@@ -40,5 +42,6 @@ fn is_refused(asked: &mut Exchange, location: LocationId, conf: &Conf, plan: &Pl
         return true;
     }
     let Ok(zones) = key::zones(asked, own) else { return true };
-    zones.iter().any(|zone| Arc::ptr_eq(zone, &plan.zone)) && key::primary(asked, own) == plan.key
+    zones.iter().any(|zone| Arc::ptr_eq(zone, &plan.zone))
+        && key::primary(asked, own) == plan.key.page()
 }

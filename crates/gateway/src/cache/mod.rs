@@ -16,7 +16,6 @@
 //! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
 
 pub mod alias;
-mod ambiguous;
 pub mod answer;
 pub mod collector;
 pub mod counters;
@@ -24,22 +23,26 @@ pub mod decision;
 pub mod directives;
 pub mod drop_args;
 pub mod early;
+pub mod eligibility;
 pub mod entry;
 pub mod freshness;
+pub mod header_rules;
+mod headers;
 pub mod invalidate;
 pub mod key;
 mod left;
-pub mod objections;
+mod loops;
 pub mod parts;
+mod permission;
 pub mod plan;
 pub mod purge;
 pub mod report;
+mod secondary;
+mod seen;
 pub mod sent;
 pub mod settings;
 pub mod shared;
 pub mod storing;
-mod suspects;
-pub mod unkeyed;
 mod wait;
 
 pub use answer::{answer, answer_stale, revalidated};
@@ -53,6 +56,7 @@ use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored};
 use crate::protocol;
 use bytes::Bytes;
 use decision::{AskedOfPart, Claiming, Decision, Missing, Renewal, Step};
+use secondary::Secondary;
 use std::sync::Arc;
 use std::time::Instant;
 use storing::{Claimed, claim};
@@ -129,8 +133,15 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     let has_method = conf.cache_key.as_ref().is_some_and(|key| key.has_request_method());
     let is_head_of_get =
         exchange.request.method == Method::Head && !has_method && !is_asked_as_get(exchange);
-    let key = key::primary(exchange, conf);
-    let mut plan = Plan::new(zone, key);
+    let page = key::primary(exchange, conf);
+    let mut secondary = Secondary::of(exchange, conf);
+    let is_for_all = |entry: Arc<Entry>| secondary::is_for_all_origins(&entry.head.fields);
+    if secondary.is_of_origin() && zone.peek(&page).is_some_and(is_for_all) {
+        secondary = Secondary::default();
+    }
+    let has_nul = page.as_bytes().contains(&0);
+    let mut plan = Plan::new(zone, secondary.address(page));
+    plan.secondary = secondary;
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
     if !exchange.left_pages.is_empty() && left::is_left(exchange, conf, &plan) {
@@ -141,11 +152,11 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     // from what its variant is known by.
     let is_in_file =
         !exchange.request.method.is_get_or_head() && exchange.body.file_path().is_some();
-    if is_in_file || exchange.request.has_content() && plan.key.as_bytes().contains(&0) {
+    if is_in_file || exchange.request.has_content() && has_nul {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Body);
     }
-    if unkeyed::is_of_client(exchange, conf) {
+    if permission::is_of_client(exchange) {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Permission);
     }
@@ -198,6 +209,16 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let entry = find_in_memory(exchange, conf, &mut plan);
     exchange.pass.put(plan);
     judge(exchange, conf, &entry?)
+}
+
+/// Whether no list of headers knows this name.
+pub fn is_unknown_header(name: &[u8]) -> bool {
+    headers::class(name) == headers::Class::Unknown
+}
+
+/// Whether a header of this name may select a page, or say who its client is: not one of those that every browser and proxy sends.
+pub fn is_of_page(name: &[u8]) -> bool {
+    headers::class(name) != headers::Class::Nothing
 }
 
 /// Whether the upstream gets a GET for a HEAD.
@@ -338,7 +359,7 @@ fn as_refresh(
     if let Some(plan) = exchange.pass.of::<Plan>() {
         shadow.pass.put(plan.for_refresh(guard));
         shadow.cache_report.tally = exchange.cache_report.tally;
-        shadow.cache_report.forward = Some(Forward::Stale);
+        shadow.cache_report.forward = exchange.cache_report.forward.or(Some(Forward::Stale));
     }
     // An answer to a GET with content is not stored: what is renewed there has none.
     if !exchange.request.method.is_get_or_head() {
@@ -348,10 +369,20 @@ fn as_refresh(
     shadow
 }
 
-/// Has a request renew the page that differs from the one under way in all that stands against storing its
-/// answer; `None` if there is no such request, `Some(None)` if it is already being renewed.
+/// Has a request make the page that differs from the one under way in all that stands against storing its answer; `None` if
+/// there is no such request, `Some(None)` if it is already being made.
 fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Option<Box<Exchange>>> {
-    let shadow = storing::clean(exchange, conf)?;
+    let shadow = eligibility::without_strangers(exchange, conf)?;
+    made_by(exchange, conf, key, shadow)
+}
+
+/// Has `shadow` make the page of a key, unless another request does.
+fn made_by(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    key: &Key,
+    shadow: Box<Exchange>,
+) -> Option<Option<Box<Exchange>>> {
     let zone = &exchange.pass.of::<Plan>()?.zone;
     Some(match zone.claim(key, Instant::now(), conf.cache_lock_age) {
         Claim::Maker(guard) => Some(as_refresh(exchange, shadow, Some(guard))),
@@ -359,31 +390,49 @@ fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Opti
     })
 }
 
-/// Looks where waiting may be needed: the disk tier, and other makers. `None`: fetch it.
+/// What looking where waiting may be needed came to.
+pub enum Prepared {
+    Found(Found),
+    /// This request makes the page in its place; it is to be looked for once more.
+    MadeBy(Box<Exchange>),
+    /// The upstream is to be asked.
+    Nothing,
+}
+
+impl From<Option<Found>> for Prepared {
+    fn from(found: Option<Found>) -> Self {
+        found.map_or(Self::Nothing, Self::Found)
+    }
+}
+
+/// Looks where waiting may be needed: the disk tier, and other makers.
 ///
 /// # Cancel safety
 /// Nothing is held but the claim, which is freed with the exchange.
-pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
-    let plan = exchange.pass.of::<Plan>()?;
-    if plan.is_bypassed || plan.stale.is_some() {
-        return None;
+pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Prepared {
+    let is_asked = |plan: &Plan| !plan.is_bypassed && plan.stale.is_none();
+    if !exchange.pass.of::<Plan>().is_some_and(is_asked) {
+        return Prepared::Nothing;
     }
     if let Some(entry) = load(exchange, conf).await {
         let found = judge(exchange, conf, &entry);
-        let plan = exchange.pass.of_mut::<Plan>()?;
+        let Some(plan) = exchange.pass.of_mut::<Plan>() else { return Prepared::Nothing };
         if found.is_some() {
             // Nothing is built on it.
             plan.loaded = None;
         }
         if found.is_some() || plan.stale.is_some() {
-            return found;
+            return found.into();
         }
     }
     let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
     let is_range_beyond = is_range_beyond(exchange, conf);
-    let plan = exchange.pass.of_mut::<Plan>()?;
-    let uses = || plan.zone.count_use(&plan.key);
-    let missing = Missing::of(conf, uses, is_partial, is_range_beyond);
+    let Some(plan) = exchange.pass.of_mut::<Plan>() else { return Prepared::Nothing };
+    let is_counted = conf.cache_min_uses > 1 || plan.secondary.is_chosen();
+    if is_counted && !plan.had_other_maker {
+        plan.uses = plan.zone.count_use(&plan.key);
+    }
+    let missing = Missing::of(conf, plan.uses, is_partial, is_range_beyond);
     plan.not_stored = match missing {
         Missing::TooFewUses => Some(NotStored::MinUses),
         Missing::RangeBeyond => Some(NotStored::RangeOffset),
@@ -393,14 +442,17 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     exchange.cache_status = Some(CacheStatus::Miss);
     if missing == Missing::TooFewUses {
         exchange.cache_report.forward = Some(Forward::UriMiss);
-        return None;
+        return Prepared::Nothing;
     }
     exchange.cache_report.forward = Some(match is_partial {
         true => Forward::Partial,
         false if is_known => Forward::VaryMiss,
         false => Forward::UriMiss,
     });
-    if missing == Missing::InLine { wait::for_maker(exchange, conf).await } else { None }
+    match missing {
+        Missing::InLine => wait::for_maker(exchange, conf).await,
+        _ => Prepared::Nothing,
+    }
 }
 
 /// `cache_max_range_offset`: whether the range asked for starts so far in the page that the client should not

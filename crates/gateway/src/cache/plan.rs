@@ -1,9 +1,11 @@
 //! What the cache knows about the request under way, until the answer is stored or is known not to be.
 
-use super::objections::Objections;
+use super::eligibility::Eligibility;
 use super::purge;
+use super::secondary::Secondary;
 use crate::nodes;
 use bytes::Bytes;
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
 use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Watch, Zone};
@@ -15,8 +17,12 @@ use yorozu_kernel::logging::error::{Context, Level};
 /// What the cache knows about the request under way.
 pub struct Plan {
     pub zone: Arc<Zone>,
-    /// Key of the first variant.
+    /// The address: key of the first variant.
     pub key: Key,
+    /// What the address holds beside the key.
+    pub secondary: Secondary,
+    /// How often a page was asked for that clients choose an address for, this time included.
+    pub(super) uses: u64,
     /// The first variant, if it is stored.
     pub first: Option<Arc<Entry>>,
     /// An expired entry: may answer if the origin fails, and may be validated.
@@ -28,7 +34,7 @@ pub struct Plan {
     /// Why the answer may not be stored.
     pub not_stored: Option<NotStored>,
     /// What the request says against storing it, once that was asked.
-    pub objections: Option<Objections>,
+    pub(super) eligibility: Option<Rc<Eligibility>>,
     /// Whether the page is refreshed in the background.
     pub is_refresh: bool,
     /// Held while this request makes the page.
@@ -37,6 +43,8 @@ pub struct Plan {
     pub(super) stands_by: Option<(Watch, Key)>,
     /// Until when this request may wait for another one's page (`*_cache_lock_timeout`), if it began to.
     pub(super) waits_until: Option<Instant>,
+    /// Whether another request was asked to make the page in place of this one.
+    pub(super) had_other_maker: bool,
     pub is_bypassed: bool,
     /// Since the upstream is asked: a purge from then on keeps the answer from being stored.
     pub making: Option<Arc<Making>>,
@@ -52,16 +60,19 @@ impl Plan {
         Self {
             zone,
             key,
+            secondary: Secondary::default(),
+            uses: 1,
             first: None,
             stale: None,
             start: None,
             start_body: None,
             not_stored: None,
-            objections: None,
+            eligibility: None,
             is_refresh: false,
             guard: None,
             stands_by: None,
             waits_until: None,
+            had_other_maker: false,
             is_bypassed: false,
             making: None,
             loaded: None,
@@ -99,6 +110,8 @@ impl Plan {
             is_refresh: true,
             guard,
             loaded: self.loaded.clone(),
+            secondary: self.secondary.clone(),
+            uses: self.uses,
             ..Self::new(Arc::clone(&self.zone), self.key.clone())
         }
     }
@@ -108,7 +121,7 @@ impl Plan {
     fn ends_with(&self, status: u16, why: NotStored) -> bool {
         let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
         let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
-        let is_of_request = self.objections.as_ref().is_some_and(|found| !found.admit(vary))
+        let is_of_request = self.eligibility.as_ref().is_some_and(|found| !found.admits(vary))
             || self.not_stored.is_some()
             || (why == NotStored::Forbidden && !self.is_refresh);
         let is_answering = |stale: &Arc<Entry>| stale.head.is_purged || self.is_refresh;

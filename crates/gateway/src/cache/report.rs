@@ -42,7 +42,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response, families: &[&Fam
 /// `$upstream_cache_key`: the key that the cache was asked by.
 pub fn append_key(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     if let Some(plan) = exchange.pass.of::<Plan>() {
-        return put(out, plan.key.as_bytes());
+        return put(out, plan.key.page().as_bytes());
     }
     let location = exchange.conf.location(exchange.location);
     let conf = settings::of(location).filter(|_| exchange.cache_report.is_made());

@@ -102,16 +102,20 @@ async fn take(
     let Some(variant) = key::variant(exchange, conf, page, &entry) else {
         return sought(exchange, conf, (entry, making));
     };
-    let of_variant = Arc::new(zone.begin());
-    let found = match tier.get(zone, &variant, &of_variant, now).await {
-        tier::Found::Page(found) if is_of_group(&found, &entry) => Arc::new(*found),
-        tier::Found::Away => return Sought::Away,
-        _ => return Sought::Nothing,
-    };
-    // The first variant says what the page varies by.
-    let made = Made { entry, making, guard: None };
+    // The first variant says what the page varies by, also if this one is to be made.
+    let made = Made { entry: Arc::clone(&entry), making, guard: None };
     store(Arc::clone(zone), made, now.0, error::Context::of(exchange));
-    sought(exchange, conf, (found, of_variant))
+    if let Some(plan) = exchange.pass.of_mut::<Plan>() {
+        plan.first = Some(Arc::clone(&entry));
+    }
+    let of_variant = Arc::new(zone.begin());
+    match tier.get(zone, &variant, &of_variant, now).await {
+        tier::Found::Page(found) if is_of_group(&found, &entry) => {
+            sought(exchange, conf, (Arc::new(*found), of_variant))
+        }
+        tier::Found::Away => Sought::Away,
+        _ => Sought::Nothing,
+    }
 }
 
 /// Whether the page can answer, and is newer than what this node has.

@@ -1,32 +1,13 @@
-//! Claims of pages, by those requests whose answers may be stored.
-//!
-//! A request whose answer is unlikely to be stored claims nothing: while it held the claim of an expired page, no
-//! other would make that page. It is answered for itself alone, and where the stale page may answer, the page is made by a
-//! request without what stands against it ([`clean`]).
+//! Claims of pages, by those requests whose responses may be stored.
 
 use super::decision::Claiming;
-use super::key;
-use super::objections::Objections;
+use super::eligibility;
 use super::plan::Plan;
-use super::sent::Credentials;
 use super::settings::Conf;
-use super::unkeyed;
 use bytes::Bytes;
 use std::time::Instant;
 use yorozu_cache::{Claim, FillGuard, Key, Waiter};
-use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::{Exchange, Role};
-
-/// The objections to the request under way, judged once a pass.
-pub fn objections<'e>(exchange: &'e mut Exchange, conf: &Conf) -> &'e Objections {
-    static NONE: Objections = Objections::NONE;
-    let Some(mut plan) = exchange.pass.take::<Plan>() else { return &NONE };
-    if plan.objections.is_none() {
-        plan.objections = Some(Objections::of(exchange, conf, plan.not_stored));
-    }
-    let plan = exchange.pass.put(plan);
-    plan.objections.as_ref().unwrap_or(&NONE)
-}
+use yorozu_kernel::exchange::Exchange;
 
 /// Answer to a claim of a page.
 pub enum Claimed {
@@ -38,7 +19,7 @@ pub enum Claimed {
 }
 
 /// What the stored variants of the page vary by.
-fn known_vary(exchange: &Exchange) -> Bytes {
+pub(super) fn known_vary(exchange: &Exchange) -> Bytes {
     let plan = exchange.pass.of::<Plan>();
     let stored = plan.and_then(|plan| plan.stale.as_ref().or(plan.first.as_ref()));
     stored.map_or_else(Bytes::new, |entry| entry.head.vary.clone())
@@ -47,7 +28,15 @@ fn known_vary(exchange: &Exchange) -> Bytes {
 /// Whether the answer to the request is unlikely to be stored.
 pub fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
-    !objections(exchange, conf).admit(&vary) || is_forbidden(exchange, conf)
+    let eligibility = eligibility::of_request(exchange, conf);
+    !eligibility.admits(&vary) || eligibility::is_forbidden(exchange, conf)
+}
+
+/// Whether nothing but headers that no list knows makes it so.
+pub(super) fn is_barred_by_strangers(exchange: &mut Exchange, conf: &Conf) -> bool {
+    let vary = known_vary(exchange);
+    let eligibility = eligibility::of_request(exchange, conf);
+    eligibility.admits_without_strangers(&vary) && !eligibility::is_forbidden(exchange, conf)
 }
 
 /// What would come of claiming the page of the plan.
@@ -72,44 +61,4 @@ pub fn claim(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Claimed>
         Claim::Maker(guard) => Claimed::Maker(guard),
         Claim::Taken(waiter) => Claimed::Taken(waiter),
     })
-}
-
-/// The request that makes the page for all clients in place of a barred one: a GET without credentials, content and
-/// what the key does not hold. `None` if that is another page, or its answer is not stored either.
-pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
-    let vary = known_vary(exchange);
-    let mut unkeyed = objections(exchange, conf).unkeyed.clone();
-    // These tell which variant it is.
-    unkeyed.retain(|found| !found.is_varied_by(&vary));
-    let wanted = exchange.pass.of::<Plan>()?.key.clone();
-    let (location, id) = (exchange.location, *exchange.id());
-    let mut asked = unkeyed::tried(exchange, &exchange.client, |request| {
-        if request.method == Method::Head {
-            request.become_get();
-        }
-        request.drop_content();
-        request.retain_fields(|name| !name.eq_ignore_ascii_case(b"authorization"));
-        for found in &unkeyed {
-            unkeyed::take_away(request, &found.suspect);
-        }
-    })?;
-    let is_same = asked.location == location && key::primary(&mut asked, conf) == wanted;
-    // The configuration may make them of something else that the client says.
-    let is_authorized = Credentials::of(&mut asked, conf).are_unkeyed;
-    asked.request_id = id.into();
-    asked.role = Role::Request;
-    (is_same && !is_authorized && !is_forbidden(&asked, conf)).then_some(asked)
-}
-
-/// Whether `*_no_cache` holds for this request. Conditions that also hold for a request without any field wait
-/// for the answer (`$upstream_http_...`) and do not count yet.
-fn is_forbidden(exchange: &Exchange, conf: &Conf) -> bool {
-    let holds = |asked: &mut Exchange| conf.no_cache.0.iter().any(|value| value.is_true(asked));
-    if conf.no_cache.0.is_empty() || !exchange.peek(holds) {
-        return false;
-    }
-    let bare = unkeyed::tried(exchange, &exchange.client, |request| {
-        request.retain_fields(|name| name.eq_ignore_ascii_case(b"host"));
-    });
-    bare.is_none_or(|mut bare| bare.location != exchange.location || !holds(&mut bare))
 }

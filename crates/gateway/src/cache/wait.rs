@@ -1,16 +1,56 @@
 //! With `*_cache_lock`: waiting for the request that makes the page, reading along while it arrives, and making it again where
 //! it stops arriving.
 
+use super::seen::{self, Effect};
 use super::storing::{self, Claimed, claim};
-use super::{Conf, Found, Plan, answer, as_refresh, find_in_memory, judge, key};
+use super::{
+    Conf, Found, Plan, Prepared, answer, as_refresh, eligibility, find_in_memory, judge, key,
+    refresh_clean,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_cache::{Claim, Flow, Key, Waiter, Woken};
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::exchange::cached::{CacheStatus, NotStored};
 
 /// With `cache_lock`: claims the page, or waits for the request that did, and reads along.
-pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
+pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Prepared {
+    match for_claimed(exchange, conf).await {
+        Some(Err(page)) => match other_maker(exchange, conf, &page) {
+            Some(shadow) => Prepared::MadeBy(shadow),
+            None => Prepared::Nothing,
+        },
+        Some(Ok(found)) => {
+            if exchange.pass.of::<Plan>().is_some_and(|plan| plan.had_other_maker) {
+                // The upstream was asked because of it.
+                exchange.cache_status = Some(CacheStatus::Miss);
+                exchange.cache_report.is_hit = false;
+            }
+            Prepared::Found(found)
+        }
+        None => Prepared::Nothing,
+    }
+}
+
+/// The request that makes the page of a key in place of this one, if nothing but headers that no list knows stands against that;
+/// once.
+fn other_maker(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Box<Exchange>> {
+    let plan = exchange.pass.of_mut::<Plan>()?;
+    let is_stored = !plan.secondary.is_chosen() || plan.uses > 1;
+    if !is_stored || std::mem::replace(&mut plan.had_other_maker, true) {
+        return None;
+    }
+    let is_by_strangers = storing::is_barred_by_strangers(exchange, conf);
+    let shadow = if is_by_strangers { refresh_clean(exchange, conf, key).flatten() } else { None };
+    if shadow.is_some() {
+        let eligibility = eligibility::of_request(exchange, conf);
+        eligibility.strangers().for_each(|name| _ = seen::count(name, Effect::Unshared));
+    }
+    shadow
+}
+
+/// Waits for the maker. `Some(Err)`: no request makes the page of this key, and this one may not.
+async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Found, Key>> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
     exchange.pass.of_mut::<Plan>()?.waits_until = Some(deadline);
     let plan = exchange.pass.of::<Plan>()?;
@@ -25,7 +65,7 @@ pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Fo
                 return None;
             }
             Claimed::Taken(waiter) => waiter,
-            Claimed::Barred => return None,
+            Claimed::Barred => return Some(Err(wanted)),
         };
         match wait(&waiter, conf, deadline).await {
             Waited::InVain => {
@@ -39,7 +79,7 @@ pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Fo
                 let found = find_in_memory(exchange, conf, &mut plan);
                 exchange.pass.put(plan);
                 if let Some(found) = found.and_then(|entry| judge(exchange, conf, &entry)) {
-                    return Some(found);
+                    return Some(Ok(found));
                 }
             }
             Waited::Woken(Woken::Stored(entry)) => {
@@ -48,10 +88,14 @@ pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Fo
                         exchange.cache_report.is_collapsed = true;
                         let found = judge(exchange, conf, &entry);
                         if found.is_some() || exchange.pass.of::<Plan>()?.stale.is_some() {
-                            return found;
+                            return found.map(Ok);
                         }
                     }
-                    Some(other) => key = Some(other),
+                    Some(other) => {
+                        // What it varies by.
+                        exchange.pass.of_mut::<Plan>()?.first = Some(entry);
+                        key = Some(other);
+                    }
                 }
             }
             Waited::Woken(Woken::Flowing(flow)) => {
@@ -62,7 +106,7 @@ pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Fo
                             exchange.cache_report.is_collapsed = true;
                             let refresh = stand_by(exchange, conf, &flow, wanted);
                             let outcome = answer::answer_along(exchange, &flow, follower);
-                            return Some(Found { outcome, refresh });
+                            return Some(Ok(Found { outcome, refresh }));
                         }
                     }
                     Some(other) => key = Some(other),
@@ -82,7 +126,7 @@ fn stand_by(
 ) -> Option<Box<Exchange>> {
     let watch = flow.watch().filter(|_| !patience(conf).is_zero())?;
     let shadow = match storing::is_barred(exchange, conf) {
-        true => storing::clean(exchange, conf)?,
+        true => eligibility::without_strangers(exchange, conf)?,
         false => Box::new(exchange.request_of_its_own()),
     };
     let mut shadow = as_refresh(exchange, shadow, None);

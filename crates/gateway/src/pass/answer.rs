@@ -3,12 +3,14 @@
 use super::Settings;
 use super::arriving::{ArrivingBody, StoreTargets};
 use super::fetch::Fetched;
+use super::run;
 use super::shown::{is_hidden, is_of_connection, passes_trailer, starts_with_accel};
 use super::store::Saver;
 use super::tunnel::Upgraded;
+use crate::cache::Collector;
 use crate::cache::answer::intercepted;
 use crate::cache::directives::IgnoreHeaders;
-use crate::cache::entry::collector;
+use crate::cache::entry::{self, Collected};
 use crate::cache::{self, Plan, parts};
 use crate::protocol;
 use crate::protocol::codec::Head;
@@ -89,7 +91,7 @@ pub async fn accept(
     announce_content(exchange, &fetched, &mut response);
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
     let is_cacheable = cache::is_cacheable(exchange);
-    let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
+    let collector = collector(exchange, conf, &head, &response, &fetched);
     settle_ranges(is_cacheable, &mut response);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
@@ -181,6 +183,24 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     Some(Outcome::Internal { uri: parts.path, args: Some(parts.args.unwrap_or_default()) })
 }
 
+/// Where the answer is stored, if it is; else what makes the page in its place begins.
+fn collector(
+    exchange: &mut Exchange,
+    conf: Settings<'_>,
+    head: &Head,
+    response: &Response,
+    fetched: &Fetched,
+) -> Option<Box<Collector>> {
+    match entry::collector(exchange, conf.cache, head, response, fetched.started) {
+        Collected::Stored(collector) => Some(collector),
+        Collected::MadeBy(shadow) => {
+            run::make_in_background(shadow);
+            None
+        }
+        Collected::NotStored => None,
+    }
+}
+
 /// The answer that our error page replaces: stored all the same, if it may be, so that the
 /// upstream is not asked again for as long.
 async fn keep_intercepted(
@@ -192,7 +212,7 @@ async fn keep_intercepted(
     leave_page(exchange, Some(head.status));
     let mut response = response(exchange, conf, head);
     announce_content(exchange, &fetched, &mut response);
-    match collector(exchange, conf.cache, head, &response, fetched.started) {
+    match collector(exchange, conf, head, &response, &fetched) {
         None => fetched.end(),
         Some(collector) => {
             let targets = StoreTargets { collector: Some(collector), saver: None };

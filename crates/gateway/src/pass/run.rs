@@ -6,7 +6,7 @@ use super::fetch::{Fetched, Job, fetch};
 use super::pools::PoolKey;
 use super::{Settings, settings};
 use crate::cache::answer::Failure;
-use crate::cache::{self, Found, Plan, parts};
+use crate::cache::{self, Found, Plan, Prepared, parts};
 use crate::protocol::call::{Call, Talk};
 use crate::protocol::fault::{Conditions, Fault};
 use crate::protocol::target::Target;
@@ -49,8 +49,12 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     }
     // Boxed, as everything rare: the future of a request is moved when it starts.
     if exchange.pass.of::<Plan>().is_some() {
-        if let Some(found) = Box::pin(cache::prepare(exchange, gateway.cache)).await {
-            return act(found);
+        loop {
+            match Box::pin(cache::prepare(exchange, gateway.cache)).await {
+                Prepared::Found(found) => return act(found),
+                Prepared::MadeBy(shadow) => make_in_background(shadow),
+                Prepared::Nothing => break,
+            }
         }
         if cache::shared::is_there(exchange) {
             if let Some(found) = Box::pin(cache::shared::find(exchange, gateway.cache)).await {
@@ -327,13 +331,13 @@ async fn conclude(exchange: &mut Exchange, conf: Settings<'_>, reply: Reply) -> 
 /// The answer that the cache found; what it asks for beside that begins.
 pub fn act(found: Found) -> Outcome {
     if let Some(shadow) = found.refresh {
-        refresh_in_background(shadow);
+        make_in_background(shadow);
     }
     found.outcome
 }
 
 /// Makes a page in a task of its own, independent of the client that noticed that it is due.
-fn refresh_in_background(mut shadow: Box<Exchange>) {
+pub(super) fn make_in_background(mut shadow: Box<Exchange>) {
     tasks::of_request(async move {
         let config = Rc::clone(&shadow.conf);
         let location = config.location(shadow.location);

@@ -154,14 +154,6 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
     /// Appends the key of a stored page where `*_cache_key` says nothing; of protocols that have one
     /// ([`Family::has_default_key`]).
     fn default_key(&self, _exchange: &mut Exchange, _location: &LocationConf, _key: &mut Vec<u8>) {}
-
-    /// Appends what decides, beside the request's own bytes, how it is treated: where it goes, and how its answer is
-    /// rewritten.
-    fn append_decided(&self, exchange: &mut Exchange, _location: &LocationConf, out: &mut Vec<u8>) {
-        if let Some(target) = self.target() {
-            target.address.append(exchange, out);
-        }
-    }
 }
 
 /// What a field is set to.

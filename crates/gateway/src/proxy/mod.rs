@@ -355,16 +355,6 @@ impl Protocol for Pass {
         request::append_uri(exchange, location, &destination, key);
     }
 
-    fn append_decided(&self, exchange: &mut Exchange, location: &LocationConf, out: &mut Vec<u8>) {
-        let conf = location.of::<Conf>();
-        if let Some(destination) = known(exchange) {
-            out.extend_from_slice(&destination.address);
-            out.extend_from_slice(destination.scheme.text().as_bytes());
-        }
-        let of_cookies = conf.proxy_cookie_domain.0.iter().chain(&conf.proxy_cookie_path.0);
-        conf.redirects.iter().chain(of_cookies).for_each(|rule| rule.append(exchange, out));
-    }
-
     fn call(
         &self,
         exchange: &mut Exchange,

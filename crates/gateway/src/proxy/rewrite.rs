@@ -52,16 +52,6 @@ impl Rule {
         Ok(Self { pattern, replacement: Template::compile(args.word(1), args.env)? })
     }
 
-    /// Appends what the rule is for this request, where variables spell it.
-    pub(super) fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
-        if let Pattern::Text(text) = &self.pattern {
-            text.append(exchange, out);
-        }
-        out.push(b' ');
-        self.replacement.append(exchange, out);
-        out.push(b'\n');
-    }
-
     /// As nginx: an expression for domains has no case, and of two texts the leading dots do not count.
     fn of_domains(args: &Args<'_>) -> Result<Self, ValueError> {
         let [domain, replacement] = args.words else { return Err(wrong_number(args)) };

@@ -194,12 +194,6 @@ impl Protocol for Uwsgi {
         }
     }
 
-    fn append_decided(&self, exchange: &mut Exchange, _location: &LocationConf, out: &mut Vec<u8>) {
-        let destination = self.destination(exchange);
-        out.extend_from_slice(destination.scheme().as_bytes());
-        out.extend_from_slice(&destination.address);
-    }
-
     fn each_set(
         &self,
         location: &LocationConf,

@@ -17,6 +17,7 @@ pub mod names;
 pub mod network;
 pub mod place;
 pub mod prefixes;
+pub mod reads;
 pub mod regex;
 pub mod regex_set;
 pub mod servers;

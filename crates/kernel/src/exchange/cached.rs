@@ -38,8 +38,10 @@ pub enum NotStored {
     RangeOffset,
     /// A GET with content.
     Body,
-    /// Fields that name another URL, method or host than the key.
-    Unkeyed,
+    /// Headers that the upstream sees, and of which it is not known what it makes.
+    UnknownHeader,
+    /// The request chose an address for it beside the key's, for the first time or too many.
+    Split,
     /// A redirect to the request's own URL.
     Loop,
     /// More tags than can be kept: it could not be purged.
@@ -55,7 +57,7 @@ pub enum NotStored {
 
 impl NotStored {
     /// In their order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -72,7 +74,8 @@ impl NotStored {
         Self::Head,
         Self::RangeOffset,
         Self::Body,
-        Self::Unkeyed,
+        Self::UnknownHeader,
+        Self::Split,
         Self::Loop,
         Self::Tags,
         Self::Redirected,
@@ -103,7 +106,8 @@ impl NotStored {
             Self::Head => "head",
             Self::RangeOffset => "range-offset",
             Self::Body => "body",
-            Self::Unkeyed => "unkeyed",
+            Self::UnknownHeader => "unknown-header",
+            Self::Split => "split",
             Self::Loop => "loop",
             Self::Tags => "tags",
             Self::Redirected => "redirected",
@@ -231,6 +235,8 @@ pub struct Report {
     pub is_stored: bool,
     /// Why it was not.
     pub not_stored: Option<NotStored>,
+    /// The header that did it, or that gave the page another address.
+    pub header: Option<&'static str>,
     /// Milliseconds for which the answer is still fresh; below 0 for a stale one.
     pub ttl: Option<i64>,
     /// Whether it waited for, or shared, another request's answer.
@@ -274,6 +280,9 @@ impl Report {
         if let Some(why) = self.not_stored {
             let _ = write!(out, "; detail={}", why.name());
         }
+        if let Some(header) = self.header {
+            let _ = write!(out, "; header=\"{header}\"");
+        }
     }
 }
 
@@ -287,7 +296,7 @@ mod tests {
         assert!((0..).zip(CacheStatus::ALL).all(|(at, status)| status as usize == at));
         assert!((0..).zip(Forward::ALL).all(|(at, why)| why as usize == at));
         let last = (NotStored::Tags, CacheStatus::Updating, Forward::Partial);
-        assert_eq!((last.0 as usize, last.1 as usize, last.2 as usize), (18, 6, 5));
+        assert_eq!((last.0 as usize, last.1 as usize, last.2 as usize), (19, 6, 5));
     }
 
     #[test]
@@ -297,6 +306,13 @@ mod tests {
             report.append(b"a", &mut out);
             String::from_utf8(out).unwrap()
         };
+        let by_header = Report {
+            forward: Some(Forward::UriMiss),
+            not_stored: Some(NotStored::Split),
+            header: Some("origin"),
+            ..Report::default()
+        };
+        assert_eq!(text(&by_header), "a; fwd=uri-miss; detail=split; header=\"origin\"");
         let hit = Report { is_hit: true, ttl: Some(30_999), ..Report::default() };
         assert_eq!(text(&hit), "a; hit; ttl=30");
         assert_eq!(text(&Report { ttl: Some(-1), ..hit }), "a; hit; ttl=-1");

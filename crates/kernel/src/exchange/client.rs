@@ -26,12 +26,14 @@ pub struct Remote {
     pub address: Option<SocketAddr>,
     /// The address as logs show it; `unix:` for a Unix socket.
     pub text: String,
+    /// The scheme that it spoke to a trusted proxy (`real_ip_scheme`); `None`: the connection's.
+    pub scheme: Option<&'static [u8]>,
 }
 
 impl Remote {
     pub fn of(address: Option<SocketAddr>) -> Self {
         let text = address.map_or_else(|| "unix:".to_owned(), |address| address.ip().to_string());
-        Self { address, text }
+        Self { address, text, scheme: None }
     }
 
     pub fn ip(&self) -> Option<IpAddr> {
@@ -62,8 +64,6 @@ pub struct Client {
     pub proxied: OnceCell<Box<ProxyHeader>>,
     /// A request that is only asked about: it counts as one over TLS.
     pub is_tls_assumed: bool,
-    /// A request that is only asked about: the server would let its client in.
-    pub is_anybody: bool,
     /// The name a client asks for in a handshake under way.
     pub asked_name: OnceCell<Box<Bytes>>,
 }
@@ -87,7 +87,6 @@ impl Client {
             listen: Cell::new(0),
             tls: OnceCell::new(),
             is_tls_assumed: false,
-            is_anybody: false,
             asked_name: OnceCell::new(),
             proxied: OnceCell::new(),
         }
@@ -97,25 +96,9 @@ impl Client {
         self.is_tls_assumed || self.tls.get().is_some()
     }
 
-    /// The same client, as if its connection had TLS or had none.
-    pub fn over(&self, is_tls: bool) -> Self {
-        Self {
-            tls: OnceCell::new(),
-            proxied: OnceCell::new(),
-            asked_name: OnceCell::new(),
-            is_tls_assumed: is_tls,
-            ..self.clone()
-        }
-    }
-
     /// Whether the client showed a certificate.
     pub fn has_certificate(&self) -> bool {
         self.tls.get().is_some_and(|session| session.has_certificate())
-    }
-
-    /// The same client, without anything that its certificate says.
-    pub fn as_anybody(&self) -> Self {
-        Self { is_anybody: true, ..self.clone() }
     }
 
     /// The same client, at another address.

@@ -2,6 +2,7 @@
 
 use crate::base::tasks::Generation;
 use crate::config::place::{Compiled, ModuleConf, Place};
+use crate::config::reads::Reads;
 use crate::config::servers::{LocationId, LocationSet, ServerConf, ServerId, Socket};
 use crate::config::shared::SharedSet;
 use crate::exchange::client::Client;
@@ -82,6 +83,8 @@ pub struct Config {
     pub sockets: Vec<Socket>,
     pub servers: Vec<ServerConf>,
     pub locations: Vec<LocationConf>,
+    /// What each location reads of requests, by its id.
+    pub reads: Vec<Reads>,
     /// By slot of the variable.
     pub computed: Vec<Option<Box<dyn Computed>>>,
     /// By slot, what it stands for where nothing filled it.

@@ -70,7 +70,7 @@ pub const VARIABLES: &[Row] = &[
         }),
     ),
     ("hostname", Variable::OfUrl(|ex, out| put(out, ex.conf.hostname.as_bytes()))),
-    ("https", Variable::OfUrl(|ex, out| put(out, if ex.client.is_tls() { b"on" } else { b"" }))),
+    ("https", Variable::OfUrl(|ex, out| put(out, if ex.is_https() { b"on" } else { b"" }))),
     ("is_args", Variable::Builtin(|ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }))),
     (
         "is_request_port",
@@ -109,7 +109,7 @@ pub const VARIABLES: &[Row] = &[
         Variable::Builtin(|ex, out| put_number(out, ex.request_bytes + ex.body.received())),
     ),
     ("request_uri", Variable::OfUrl(|ex, out| put_known(out, ex.request.target()))),
-    ("scheme", Variable::OfUrl(|ex, out| put(out, ex.client.scheme()))),
+    ("scheme", Variable::OfUrl(|ex, out| put(out, ex.scheme()))),
     (
         "server_name",
         Variable::OfUrl(|ex, out| put(out, ex.conf.server(ex.server).name().as_bytes())),

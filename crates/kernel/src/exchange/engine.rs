@@ -59,8 +59,6 @@ pub struct Engine {
     pub log: fn(&mut Exchange),
     /// Puts the client's own address in the place of a trusted proxy's (`real_ip_header`).
     pub take_real_ip: fn(&mut Exchange),
-    /// Whether the request comes from a trusted proxy (`set_real_ip_from`).
-    pub is_from_trusted_proxy: fn(&Exchange) -> bool,
     /// The variable of a name that the server computes.
     pub variable: fn(&str) -> Option<&'static Variable>,
     /// Purges what an answer asks for in its `X-Accel-Purge` fields.

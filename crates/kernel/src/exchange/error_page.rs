@@ -81,11 +81,17 @@ pub fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
     } else {
         exchange.request.host.to_vec()
     };
-    let port = exchange.client.local.map(|local| local.port());
-    let usual = if exchange.client.is_tls() { 443 } else { 80 };
+    let port = match exchange.remote.scheme {
+        None => exchange.client.local.map(|local| local.port()),
+        // Where a proxy listens, only its clients say.
+        Some(_) => {
+            std::str::from_utf8(&exchange.request.port).ok().and_then(|port| port.parse().ok())
+        }
+    };
+    let usual = if exchange.is_https() { 443 } else { 80 };
     let port = port.filter(|port| core.port_in_redirect && *port != usual);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-    [exchange.client.scheme(), b"://", &host[..], port.as_bytes(), location].concat().into()
+    [exchange.scheme(), b"://", &host[..], port.as_bytes(), location].concat().into()
 }
 
 /// The server's own page for a status.

@@ -377,6 +377,16 @@ impl Exchange {
         }
     }
 
+    /// `http` or `https`: what the client spoke to a trusted proxy, or to this server.
+    pub fn scheme(&self) -> &'static [u8] {
+        self.remote.scheme.unwrap_or_else(|| self.client.scheme())
+    }
+
+    /// Whether that is `https`.
+    pub fn is_https(&self) -> bool {
+        self.scheme() == b"https"
+    }
+
     /// The status that an `error_page` settled, unless it left that to its page.
     pub fn final_status(&self) -> Option<u16> {
         self.redirects.error_status.filter(|status| *status != 0)

@@ -41,14 +41,6 @@ impl Exchange {
         asked
     }
 
-    /// Forgets what was said of the client, and all that followed from it.
-    pub fn forget_client(&mut self) {
-        self.forget_computed();
-        for variable in std::mem::take(&mut self.said_of_client) {
-            variable.assign(self, Bytes::new());
-        }
-    }
-
     /// Forgets what variables came to that are computed of others (`map` and the like).
     pub fn forget_computed(&mut self) {
         let conf = Rc::clone(&self.conf);
@@ -69,6 +61,7 @@ impl Exchange {
             RequestBody::none(),
         );
         shadow.role = self.role;
+        shadow.remote = Rc::clone(&self.remote);
         shadow.method_of_client.clone_from(&self.method_of_client);
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;

@@ -180,10 +180,15 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     ),
     // Body
     ("A GET with content", "Such an answer is this client's alone. Nothing to do."),
-    // Unkeyed
+    // UnknownHeader
     (
-        "Fields that name another page",
-        "The request has a field like X-Forwarded-Host that is not in the key, or a path, argument or cookie that can be read in two ways. Trust the proxy in front (set_real_ip_from), or it is an attack.",
+        "An unknown header",
+        "The request has a header that may change the page, so its response was not shared. The page was made without that header. Name it in cache_ignore_headers if a proxy of yours adds it.",
+    ),
+    // Split
+    (
+        "Another page by its headers",
+        "The request asks by its headers for another page than its URL's. Such a page is stored from the second request on, and eight at most for a URL.",
     ),
     // Loop
     (

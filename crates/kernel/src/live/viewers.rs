@@ -220,7 +220,7 @@ pub(super) fn tell_request(exchange: &Exchange, time: Duration) {
     let make = || Line {
         at: turn::unix_millis(),
         method: shown(exchange.request.method_text()),
-        is_tls: exchange.client.scheme() == b"https",
+        is_tls: exchange.is_https(),
         host: shown(seen.host),
         path: shown(seen.path),
         args: end.map(|end| shown(&target[end + 1..])),

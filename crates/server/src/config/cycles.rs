@@ -1,6 +1,7 @@
 //! Findings about variables that are made from one another: in a circle, or in too long a row.
 
-use super::findings::{Finding, inside};
+use super::reads::mentioned;
+use super::scope::{Finding, inside};
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
 use yorozu_kernel::base::limits;
@@ -120,18 +121,6 @@ fn nodes(tree: &Tree) -> Vec<Node<'_>> {
             .collect()
     };
     lines.iter().map(|line| Node { line, needs: needs(line), state: State::Unseen }).collect()
-}
-
-/// The names of the variables in a text, in lower case.
-fn mentioned(text: &[u8]) -> Vec<String> {
-    let after = text.split(|byte| *byte == b'$').skip(1);
-    let names = after.map(|rest| {
-        let rest = rest.strip_prefix(b"{").unwrap_or(rest);
-        let is_of_name = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
-        let name = rest.iter().take_while(is_of_name);
-        name.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
-    });
-    names.collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application still sees: it
 //! may print one visitor's into a page for all.
 
-use super::findings::{Finding, Scope, holds_rows};
+use super::scope::{Finding, Scope, holds_rows};
 use yorozu_conf::{Directive, Tree};
 
 /// Where that may be.

@@ -1,6 +1,6 @@
 //! Findings about certificates of issuers: shown and not ordered, or ordered and not shown.
 
-use super::findings::{Finding, Scope, each_server};
+use super::scope::{Finding, Scope, each_server};
 use yorozu_acme::CERTIFICATE;
 use yorozu_conf::{Directive, Tree};
 

@@ -4,6 +4,7 @@
 //! over what the enclosing one says -> compiled [`Config`]. After this nothing parses text or knows
 //! a directive's name.
 
+use super::reads;
 use crate::engine::ENGINE;
 use crate::filters;
 use crate::handlers::Files as FilesHandler;
@@ -160,7 +161,8 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     let config = Compiler::new(&env).config(main, request, kept)?;
     check_connections(&config)?;
     let shared = env.finish_shared(&kept.shared);
-    Ok(Loaded { config: Config { shared, ..config }, tree })
+    let reads = reads::of(&tree, &config);
+    Ok(Loaded { config: Config { shared, reads, ..config }, tree })
 }
 
 /// Where the control socket is, by what the main block says. Nothing else is looked at: neither keys nor logs nor caches.
@@ -270,6 +272,7 @@ impl<'a> Compiler<'a> {
             sockets,
             servers,
             locations: self.locations.into_iter().map(|l| l.expect("every id is filled")).collect(),
+            reads: Vec::new(),
             computed,
             own_values,
             variable_names,

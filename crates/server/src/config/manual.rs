@@ -153,11 +153,14 @@ fn is_own(name: &str) -> bool {
         || matches!(
             name,
             "cache_drop_args"
+                | "cache_ignore_headers"
                 | "cache_purge_api"
                 | "cache_purge_bus"
+                | "cache_split_headers"
                 | "console"
                 | "keepalive_ready"
                 | "prometheus"
+                | "real_ip_scheme"
                 | "status_zone_limit"
         )
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))

@@ -1,7 +1,7 @@
 //! Findings about PHP: scripts that run although a location seems to refuse them, or that are sent as they are, and uploads that
 //! come to it empty.
 
-use super::findings::{Finding, Scope, each_server, inside, is_silenced};
+use super::scope::{Finding, Scope, each_server, inside, is_silenced};
 use crate::control::explain;
 use crate::handlers;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Findings about settings that hold before it is known which server a request is for: those of the socket's default
 //! server, not of other servers.
 
-use super::findings::{Finding, inside};
+use super::scope::{Finding, inside};
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
 use yorozu_kernel::config::listen;

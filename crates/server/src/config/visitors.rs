@@ -4,7 +4,7 @@
 //! regular expressions. So it is not read but tried: requests with the cookies that WordPress,
 //! WooCommerce and PHP tell visitors by run through the phases as far as the gateway, dry.
 
-use super::findings::{Finding, Scope, each_server, is_silenced, mentions_cookies};
+use super::scope::{Finding, Scope, each_server, is_silenced, mentions_cookies};
 use crate::control::explain;
 use crate::handlers;
 use memchr::memmem::Finder;

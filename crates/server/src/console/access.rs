@@ -126,7 +126,7 @@ impl Rights {
         let path = exchange.uri.strip_suffix(b"login").unwrap_or(b"/");
         let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b';';
         let path = if path.iter().all(is_plain) { path } else { b"/" };
-        let secure: &[u8] = if exchange.client.scheme() == b"https" { b"; Secure" } else { b"" };
+        let secure: &[u8] = if exchange.is_https() { b"; Secure" } else { b"" };
         let value = session(token);
         let rest = b"; HttpOnly; SameSite=Strict; Path=";
         Ok([COOKIE, b"=", value.as_bytes(), rest, path, secure].concat())

@@ -11,7 +11,7 @@ use std::time::Instant;
 use yorozu_cache::{Entry, Key};
 use yorozu_connection::head::{self, Bounds, Received};
 use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step};
-use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, storing};
+use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, eligibility, storing};
 use yorozu_gateway::protocol;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::readable::{harmless, size};
@@ -180,6 +180,10 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
     let (zone, key, is_bypassed) = (Arc::clone(&plan.zone), plan.key.clone(), plan.is_bypassed);
     row(out, "zone", asked.conf.zone_name(&zone).unwrap_or("?"));
     row(out, "key", &show_key(key.as_bytes()));
+    let names: Vec<_> = plan.secondary.names().map(|name| String::from_utf8_lossy(name)).collect();
+    if !names.is_empty() {
+        row(out, "split by", &names.join(", "));
+    }
     row(out, "file", &zone.path(&key).display().to_string());
     for (what, values) in [("cache_bypass", &conf.cache_bypass), ("no_cache", &conf.no_cache)] {
         for (number, value) in values.0.iter().enumerate() {
@@ -192,6 +196,12 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     }
     asked.pass.put(plan);
+    let eligibility = eligibility::of_request(asked, conf);
+    for name in eligibility.strangers() {
+        let name = String::from_utf8_lossy(name);
+        let text = format!("\"{name}\": takes the stored page, and makes none");
+        row(out, "unknown header", &text);
+    }
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
     let answer = match entry {
@@ -224,7 +234,7 @@ fn of_missing(
     let Some(plan) = asked.pass.of::<Plan>() else { return String::new() };
     let uses = plan.zone.uses(&plan.key) + 1;
     let is_range_beyond = cache::is_range_beyond(asked, conf);
-    match Missing::of(conf, || uses, is_partial, is_range_beyond) {
+    match Missing::of(conf, uses, is_partial, is_range_beyond) {
         Missing::TooFewUses => {
             let min = conf.cache_min_uses;
             format!(
@@ -315,7 +325,9 @@ fn of_renewed(asked: &mut Exchange, conf: &Conf, entry: &Arc<Entry>, renewal: Re
     }
     let refreshed = if conf.cache_revalidate { "validated" } else { "refreshed" };
     let step = match renewal.step(storing::claiming(asked, conf)) {
-        Step::RefreshingClean if storing::clean(asked, conf).is_none() => Step::Alone,
+        Step::RefreshingClean if eligibility::without_strangers(asked, conf).is_none() => {
+            Step::Alone
+        }
         step => step,
     };
     match step {

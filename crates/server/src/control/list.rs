@@ -1,10 +1,11 @@
 //! `yorozu cache stat` and `yorozu cache ls`.
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
-use yorozu_cache::{EntryHead, Zone};
+use yorozu_cache::{EntryHead, Key, VariantId, Zone};
 use yorozu_http::field::argument;
 use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::base::turn::unix_millis_of;
@@ -110,14 +111,20 @@ fn line(out: &mut String, zone: &str, head: &EntryHead, now: i64) {
     let _ = writeln!(out, "{zone}\t{state}\t{}\t{}\t{key}", head.status, head.body_bytes);
 }
 
-/// A key as a person reads it; that of a further variant holds a digest behind a NUL.
+/// A key as a person reads it; that of another address of the page, and of a further variant, holds digests.
 pub(super) fn show_key(key: &[u8]) -> String {
-    match key.iter().position(|byte| *byte == 0) {
-        None => harmless(&String::from_utf8_lossy(key)),
-        Some(at) => {
-            let digest = &key[at + 1..];
-            let digest = base16ct::lower::encode_string(&digest[..digest.len().min(4)]);
-            format!("{} (variant {digest})", harmless(&String::from_utf8_lossy(&key[..at])))
-        }
+    let key = Key::new(Bytes::copy_from_slice(key));
+    let (page, address) = (key.page(), key.address());
+    let mut shown = harmless(&String::from_utf8_lossy(page.as_bytes()));
+    let mut add = |what: &str, rest: &[u8]| {
+        let digest = &rest[rest.len() - size_of::<VariantId>()..];
+        let _ = write!(shown, " ({what} {})", base16ct::lower::encode_string(&digest[..4]));
+    };
+    if address != page {
+        add("address", address.as_bytes());
     }
+    if key != address {
+        add("variant", key.as_bytes());
+    }
+    shown
 }

@@ -151,9 +151,7 @@ fn a_missing_page_is_made_by_all_or_by_one_once_it_is_asked_for_often_enough() {
         (both, 3, false, false, Missing::InLine),
     ];
     for (text, uses, is_partial, is_beyond, wanted) in table {
-        let missing = Missing::of(&conf(text), || uses, is_partial, is_beyond);
+        let missing = Missing::of(&conf(text), uses, is_partial, is_beyond);
         assert_eq!(missing, wanted, "{text} {uses} {is_partial} {is_beyond}");
     }
-    // Where one use is enough none is counted.
-    Missing::of(&conf(lock), || panic!("counted"), false, false);
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use std::net::IpAddr;
 use std::rc::Rc;
+use yorozu_http::field;
 use yorozu_kernel::base::texts;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -51,9 +52,56 @@ impl Setting for RealIpHeader {
     }
 }
 
+/// `real_ip_scheme`: a field, in lower case.
+#[derive(Clone, Debug)]
+pub struct SchemeHeader(Bytes);
+
+impl Setting for SchemeHeader {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let name = args.word(0);
+        match field::is_token(name) {
+            true => Ok(Self(name.to_ascii_lowercase().into())),
+            false => {
+                let name = args.text(0);
+                Err(ValueError(format!(
+                    "invalid header name \"{name}\", expected one like \"X-Forwarded-Proto\""
+                )))
+            }
+        }
+    }
+}
+
+impl SchemeHeader {
+    /// What headers say of schemes.
+    const WORDS: [(&[u8], &[u8]); 6] = [
+        (b"https", b"https"),
+        (b"on", b"https"),
+        (b"1", b"https"),
+        (b"http", b"http"),
+        (b"off", b"http"),
+        (b"0", b"http"),
+    ];
+
+    /// The scheme by the proxy that the request came from, which speaks last. Whatever its clients said before it is taken
+    /// away.
+    fn take(&self, exchange: &mut Exchange) -> Option<&'static [u8]> {
+        let request = &mut exchange.request;
+        let last = request.values(&self.0).last().and_then(|line| field::list(line).last())?;
+        let mut known = Self::WORDS.into_iter();
+        let (word, scheme) = known.find(|(word, _)| last.eq_ignore_ascii_case(word))?;
+        request.retain_fields(|name| !field::is_alike(name, &self.0));
+        if let Some(name) = field::Name::new(&self.0) {
+            request.add_field(name, &field::Value::new(word));
+        }
+        Some(scheme)
+    }
+}
+
 settings! {
     /// What says the client's address: a field, or `proxy_protocol`.
     real_ip_header: RealIpHeader = "X-Real-IP", ONE, HTTP_SERVER_LOCATION;
+    /// What says the scheme that the client spoke to a trusted proxy, a field like `X-Forwarded-Proto`: `https`, `on` or `1`, and `http`, `off` or `0`.
+    real_ip_scheme: Option<SchemeHeader> = none, ONE, HTTP_SERVER_LOCATION;
     /// Whether addresses are passed over as long as they are trusted.
     real_ip_recursive: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Proxies that are believed.
@@ -85,14 +133,9 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
             forwarded::named(exchange, name, conf.real_ip_recursive, |ip| is_trusted(Some(ip)))
         }
     };
-    if let Some(address) = found {
-        exchange.remote = Rc::new(Remote::of(Some(address)));
+    let scheme = conf.real_ip_scheme.as_ref().and_then(|header| header.take(exchange));
+    if found.is_some() || scheme.is_some() {
+        let remote = Remote::of(found.or(exchange.remote.address));
+        exchange.remote = Rc::new(Remote { scheme, ..remote });
     }
-}
-
-/// Whether the request comes from a trusted proxy.
-pub fn is_trusted(exchange: &Exchange) -> bool {
-    let conf = exchange.conf.location(exchange.location).of::<Conf>();
-    let peer = exchange.client.remote.ip();
-    conf.set_real_ip_from.iter().flat_map(|trusted| &trusted.0).any(|network| network.matches(peer))
 }

@@ -107,13 +107,14 @@ class Php(Origin):
 class Http1:
     """A connection of HTTP/1.1, and what one request on it gives."""
 
-    def __init__(self, port, tls=None):
+    def __init__(self, port, tls=None, fields=''):
+        self.fields = fields
         self.socket = socket.create_connection(('127.0.0.1', port))
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname='localhost')
 
     def ask(self, path):
-        self.socket.sendall(f'GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: instructions\r\n\r\n'.encode())
+        self.socket.sendall(f'GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: instructions\r\n{self.fields}\r\n'.encode())
         answer = b''
         while b'\r\n\r\n' not in answer:
             answer += self.received()

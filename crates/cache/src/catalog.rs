@@ -333,7 +333,8 @@ mod tests {
     fn the_addresses_of_a_page_are_counted_apart_from_its_variants() {
         let catalog = Catalog::default();
         let (page, other) = (named("a"), named("ab"));
-        let address = |page: &Key, text: &str| page.clone().with_secondary(text.as_bytes());
+        let address =
+            |page: &Key, text: &str| page.with_secondary(&Key::variant_id(text.as_bytes()));
         catalog.add(&page, &[]);
         for text in ["1", "2"] {
             catalog.add(&address(&page, text), &[]);

@@ -95,14 +95,18 @@ impl Eligibility {
                 Class::Credential => reads.in_key.has_field(name),
                 _ => reads.key.has_field(name),
             };
-            let is_seen =
-                || !protocol.each_set(location, name, &mut |_| ()) || reads.told.has_field(name);
-            if !is_named && !is_joined && !is_keyed && !is_for_stored_page(name) && is_seen() {
-                kind.push(Bytes::from(field::plain_name(name)));
+            if is_named || is_joined || is_keyed || is_for_stored_page(name) {
+                continue;
+            }
+            let is_passed_on = !protocol.each_set(location, name, &mut |_| ());
+            if is_passed_on || reads.told.has_field(name) {
+                kind.push((Bytes::from(field::plain_name(name)), is_passed_on));
             }
         }
-        let mut header =
-            |name: Bytes| Header { is_sent_as_said: sent::is_as_said(exchange, &name), name };
+        let mut header = |(name, is_passed_on): (Bytes, bool)| Header {
+            is_sent_as_said: is_passed_on || sent::is_as_said(exchange, &name),
+            name,
+        };
         found.names_of_client = of_client.into_iter().map(&mut header).collect();
         found.strangers = strangers.into_iter().map(&mut header).collect();
         found

@@ -45,7 +45,7 @@ pub fn collector(
     }
     let Some(mut plan) = exchange.pass.take::<Plan>() else { return Collected::NotStored };
     let Some(making) = plan.making.take() else { return Collected::NotStored };
-    if plan.secondary.is_of_origin() && secondary::is_for_all_origins(&head.fields) {
+    if plan.secondary.is_of_origin && secondary::is_for_all_origins(&head.fields) {
         (plan.key, plan.secondary) = (plan.key.page(), Secondary::default());
     }
     match entry_head(exchange, conf, head, response, &plan) {
@@ -65,8 +65,10 @@ pub fn collector(
             // Until it is whole, for those who read along.
             entry.made_in = made_in(started);
             exchange.cache_report.is_stored = true;
-            for name in plan.secondary.names() {
-                exchange.cache_report.header = Some(seen::count(name, Effect::Split));
+            if plan.secondary != Secondary::default() {
+                for name in secondary::names(exchange, conf, false) {
+                    exchange.cache_report.header = Some(seen::count(&name, Effect::Split));
+                }
             }
             let context = Context::of(exchange);
             let guard = plan.guard.take();
@@ -75,8 +77,10 @@ pub fn collector(
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);
-            for name in plan.secondary.chosen().filter(|_| why == NotStored::Split) {
-                exchange.cache_report.header = Some(seen::count(name, Effect::Unshared));
+            if why == NotStored::Split {
+                for name in secondary::names(exchange, conf, true) {
+                    exchange.cache_report.header = Some(seen::count(&name, Effect::Unshared));
+                }
             }
             plan.end_without(exchange, head.status, why);
             Collected::NotStored
@@ -128,7 +132,7 @@ pub(super) fn may_be_stored(
     }
     let is_known = plan.uses > 1 || plan.stale.is_some() || plan.first.is_some();
     let place = (&plan.zone, &plan.key);
-    if !plan.secondary.may_be_stored(exchange, place, is_known, &vary) {
+    if !plan.secondary.may_be_stored(exchange, conf, place, is_known, &vary) {
         return Err(NotStored::Split);
     }
     if loops::leads_to_itself(exchange, head) {

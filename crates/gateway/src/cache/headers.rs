@@ -4,7 +4,6 @@
 //! The names (`headers.txt`) are those of browsers, proxies, load balancers, monitors and crawlers that send them with every request, and of
 //! applications and frameworks that act on them. What has no name there is [`Class::Unknown`].
 
-use std::cmp::Ordering;
 use std::sync::LazyLock;
 use yorozu_http::field;
 
@@ -90,20 +89,30 @@ impl Class {
     }
 }
 
+/// Places of the table: four for each name, so that hardly any has to wait for another.
+const PLACES: usize = 2048;
+
 /// The list of names.
 struct Headers {
-    /// In order.
     names: Vec<(&'static str, Class)>,
-    /// By how names begin.
+    /// By [`place`], 1 + the place in the list; where that is taken, the next one.
+    table: Box<[u16; PLACES]>,
+    /// By how names begin, in order.
     families: Vec<(&'static str, Class)>,
-    /// By the byte that names begin with: a bit for each length of those that may give a page another address. Most headers of
-    /// most requests need not be looked for.
-    lengths: [u64; 256],
-    /// The bytes that families begin with that may.
-    begins: [bool; 256],
 }
 
 static HEADERS: LazyLock<Headers> = LazyLock::new(|| Headers::read(include_str!("headers.txt")));
+
+/// Where a name is looked for: by its length, its first eight bytes and its last, whatever their case.
+fn place(name: &[u8]) -> usize {
+    const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
+    let short = || name.iter().fold(0, |text, byte| text << 8 | u64::from(*byte | 0x20));
+    let first = name.first_chunk().map_or_else(short, |eight| u64::from_le_bytes(*eight) | CASE);
+    let last = name.last_chunk().map_or(0, |eight| u64::from_le_bytes(*eight) | CASE);
+    let mixed = first ^ last.rotate_left(29) ^ name.len() as u64;
+    // The golden ratio, as Knuth multiplies.
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as usize
+}
 
 impl Headers {
     fn read(text: &'static str) -> Self {
@@ -118,55 +127,51 @@ impl Headers {
                 }
             }
         }
-        names.sort_unstable_by_key(|(name, _)| *name);
-        let (mut lengths, mut begins) = ([0; 256], [false; 256]);
-        let first = |name: &str| usize::from(name.as_bytes()[0]);
-        for (name, _) in names.iter().filter(|(_, class)| class.may_split()) {
-            lengths[first(name)] |= 1 << name.len();
+        families.sort_unstable_by_key(|(start, _)| *start);
+        let mut table = Box::new([0; PLACES]);
+        for (at, (name, _)) in (1..).zip(&names) {
+            let mut place = place(name.as_bytes());
+            while table[place] != 0 {
+                place = (place + 1) % PLACES;
+            }
+            table[place] = at;
         }
-        for (start, _) in families.iter().filter(|(_, class)| class.may_split()) {
-            begins[first(start)] = true;
-        }
-        Self { names, families, lengths, begins }
-    }
-}
-
-/// Names are compared as those do that take `_` for `-`.
-fn compare(known: &str, name: &[u8]) -> Ordering {
-    known.bytes().cmp(name.iter().map(|byte| field::plain(*byte)))
-}
-
-/// Which names may be of headers that give a page another address: hardly any is.
-pub(super) struct Filter(&'static Headers);
-
-impl Filter {
-    pub(super) fn new() -> Self {
-        Self(&HEADERS)
+        Self { names, table, families }
     }
 
-    /// Whether the header of this name may; most need not be looked for.
-    #[inline]
-    pub(super) fn may_split(&self, name: &[u8]) -> bool {
-        let Some(first) = name.first().map(|first| usize::from(field::plain(*first))) else {
-            return false;
+    fn named(&self, name: &[u8]) -> Option<Class> {
+        let mut place = place(name);
+        loop {
+            let at = usize::from(self.table[place]).checked_sub(1)?;
+            let (known, class) = self.names[at];
+            if field::is_same(name, known.as_bytes()) {
+                return Some(class);
+            }
+            place = (place + 1) % PLACES;
+        }
+    }
+
+    fn family(&self, name: &[u8]) -> Option<Class> {
+        let start: [u8; 3] = name.first_chunk().map(|start| start.map(field::plain))?;
+        let from = self.families.partition_point(|(known, _)| known.as_bytes()[..3] < start[..]);
+        let is_of_start = |known: &str| known.as_bytes().starts_with(&start);
+        let alike = self.families[from..].iter().take_while(|(known, _)| is_of_start(known));
+        let begins = |known: &str| {
+            name.get(..known.len()).is_some_and(|begin| field::is_alike(begin, known.as_bytes()))
         };
-        let is_long = name.len() >= 64;
-        self.0.begins[first] || !is_long && (self.0.lengths[first] >> name.len()) & 1 != 0
+        alike.into_iter().find(|(known, _)| begins(known)).map(|(_, class)| *class)
     }
 }
 
 /// What the header of this name says.
 pub(super) fn class(name: &[u8]) -> Class {
-    let Headers { names, families, .. } = &*HEADERS;
-    if let Ok(at) = names.binary_search_by(|(known, _)| compare(known, name)) {
-        return names[at].1;
-    }
-    let begins = |start: &str| {
-        let begin = name.get(..start.len());
-        begin.is_some_and(|begin| compare(start, begin) == Ordering::Equal)
-    };
-    let family = families.iter().find(|(start, _)| begins(start));
-    family.map_or(Class::Unknown, |(_, class)| *class)
+    let headers = &*HEADERS;
+    let is_disguised = || !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    let found = headers.named(name).or_else(|| {
+        // To applications that take `_` for `-` it is another one's name.
+        is_disguised().then(|| headers.named(&field::plain_name(name))).flatten()
+    });
+    found.or_else(|| headers.family(name)).unwrap_or(Class::Unknown)
 }
 
 #[cfg(test)]
@@ -176,16 +181,16 @@ mod tests {
     #[test]
     fn each_name_is_there_once_and_spelled_as_it_is_compared() {
         let Headers { names, families, .. } = &*HEADERS;
-        assert!(names.is_sorted_by(|one, other| one.0 < other.0));
+        let mut all: Vec<_> = names.iter().chain(families).map(|(name, _)| name).collect();
+        all.sort_unstable();
+        assert!(all.is_sorted_by(|one, other| one < other));
         for (name, _) in names.iter().chain(families) {
             assert!(name.bytes().all(|byte| field::plain(byte) == byte), "{name}");
-            assert!(name.len() < 64, "{name}");
         }
         for (name, known) in names {
             let disguised = name.to_ascii_uppercase().replace('-', "_");
             for name in [*name, &disguised[..]] {
                 assert_eq!(class(name.as_bytes()), *known, "{name}");
-                assert!(!known.may_split() || Filter::new().may_split(name.as_bytes()), "{name}");
             }
         }
     }
@@ -209,7 +214,6 @@ mod tests {
         ];
         for (name, expected) in table {
             assert_eq!(class(name.as_bytes()), expected, "{name}");
-            assert!(!expected.may_split() || Filter::new().may_split(name.as_bytes()), "{name}");
         }
     }
 }

@@ -37,7 +37,7 @@ mod permission;
 pub mod plan;
 pub mod purge;
 pub mod report;
-mod secondary;
+pub mod secondary;
 mod seen;
 pub mod sent;
 pub mod settings;
@@ -136,7 +136,7 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     let page = key::primary(exchange, conf);
     let mut secondary = Secondary::of(exchange, conf);
     let is_for_all = |entry: Arc<Entry>| secondary::is_for_all_origins(&entry.head.fields);
-    if secondary.is_of_origin() && zone.peek(&page).is_some_and(is_for_all) {
+    if secondary.is_of_origin && zone.peek(&page).is_some_and(is_for_all) {
         secondary = Secondary::default();
     }
     let has_nul = page.as_bytes().contains(&0);
@@ -428,7 +428,7 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Prepared {
     let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
     let is_range_beyond = is_range_beyond(exchange, conf);
     let Some(plan) = exchange.pass.of_mut::<Plan>() else { return Prepared::Nothing };
-    let is_counted = conf.cache_min_uses > 1 || plan.secondary.is_chosen();
+    let is_counted = conf.cache_min_uses > 1 || plan.secondary.is_chosen;
     if is_counted && !plan.had_other_maker {
         plan.uses = plan.zone.count_use(&plan.key);
     }

@@ -110,7 +110,7 @@ impl Plan {
             is_refresh: true,
             guard,
             loaded: self.loaded.clone(),
-            secondary: self.secondary.clone(),
+            secondary: self.secondary,
             uses: self.uses,
             ..Self::new(Arc::clone(&self.zone), self.key.clone())
         }

@@ -12,10 +12,12 @@ use super::settings::Conf;
 use super::{key, sent};
 use crate::protocol::{self, Protocol};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::sync::Arc;
-use yorozu_cache::{Key, Zone};
+use yorozu_cache::{Key, VariantId, Zone};
 use yorozu_http::field;
 use yorozu_http::uri::{Escape, escape_into, hex_pair, normalize};
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::reads::{Parts, Reads};
 use yorozu_kernel::config::servers::ServerName;
 use yorozu_kernel::exchange::Exchange;
@@ -29,15 +31,23 @@ const ADDRESSES_MAX: usize = 8;
 /// Headers that say how content is read.
 const OF_CONTENT: [&[u8]; 2] = [b"content-encoding", b"content-type"];
 
-/// A secondary key.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Secondary(Vec<Piece>);
+/// A secondary key, and what is to be known of it where a page is looked for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Secondary {
+    /// A digest of what it holds; `None`: nothing.
+    id: Option<VariantId>,
+    /// Whether clients choose it, so that the pages under it are bounded.
+    pub is_chosen: bool,
+    /// Whether it holds the origin of another site's script alone: a page that is for all origins is the same for it.
+    pub is_of_origin: bool,
+}
 
+/// A part of a secondary key.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Piece {
-    /// Of the header, in lower case; or what it is that is no header.
-    name: Bytes,
-    value: Bytes,
+struct Piece<'e> {
+    /// Of the header; or what it is that is no header.
+    name: Cow<'e, [u8]>,
+    value: Cow<'e, [u8]>,
     /// Whether it is for the client to choose; else the set-up of a site has one, or a few.
     is_chosen: bool,
 }
@@ -45,73 +55,78 @@ struct Piece {
 impl Secondary {
     /// Of a request for a page, in the location where it is.
     pub fn of(exchange: &Exchange, conf: &Conf) -> Self {
-        let Some(view) = View::of(exchange, conf) else { return Self::default() };
-        let mut pieces = Vec::new();
-        view.add_host(&mut pieces);
-        view.add_scheme(&mut pieces);
-        view.add_path(&mut pieces);
-        view.add_content(&mut pieces);
-        view.add_headers(&mut pieces);
-        // In whatever order headers came.
-        pieces.sort();
-        Self(pieces)
-    }
-
-    /// Where the page of a key is for such requests.
-    pub(super) fn address(&self, page: Key) -> Key {
-        let mut text = Vec::new();
-        for Piece { name, value, .. } in &self.0 {
+        let pieces = pieces(exchange, conf);
+        if pieces.is_empty() {
+            return Self::default();
+        }
+        let mut text = Scratch::take();
+        for Piece { name, value, .. } in &pieces {
             for part in [name, value] {
                 text.extend_from_slice(part);
                 // Whatever it holds, it is not taken for another one.
                 text.extend_from_slice(&part.len().to_le_bytes());
             }
         }
-        page.with_secondary(&text)
+        Self {
+            id: Some(Key::variant_id(&text)),
+            is_chosen: pieces.iter().any(|piece| piece.is_chosen),
+            is_of_origin: matches!(&pieces[..], [piece] if &piece.name[..] == b"origin"),
+        }
     }
 
-    /// The names of the headers that it holds, and of what else it does.
-    pub fn names(&self) -> impl Iterator<Item = &Bytes> {
-        self.0.iter().map(|piece| &piece.name)
-    }
-
-    /// Those that clients choose.
-    pub fn chosen(&self) -> impl Iterator<Item = &Bytes> {
-        self.0.iter().filter(|piece| piece.is_chosen).map(|piece| &piece.name)
-    }
-
-    /// Whether clients choose it, so that the pages under it are bounded.
-    pub fn is_chosen(&self) -> bool {
-        self.chosen().next().is_some()
-    }
-
-    /// Whether all that it holds by a client's choice is named by this `Vary`, as the upstream gets it: then the page
-    /// itself says that it is another one.
-    fn is_varied_by(&self, exchange: &mut Exchange, vary: &[u8]) -> bool {
-        let mut chosen = self.0.iter().filter(|piece| piece.is_chosen);
-        chosen.all(|piece| {
-            let name = field::plain_name(&piece.name);
-            field::list_has(vary, &name) && sent::is_as_said(exchange, &name)
-        })
+    /// Where the page of a key is for such requests.
+    pub(super) fn address(&self, page: Key) -> Key {
+        match &self.id {
+            None => page,
+            Some(id) => page.with_secondary(id),
+        }
     }
 
     /// Whether a page under it may be stored. `is_known`: it was asked for before; `vary`: the page's.
-    pub fn may_be_stored(
-        &self,
+    pub(super) fn may_be_stored(
+        self,
         exchange: &mut Exchange,
+        conf: &Conf,
         (zone, address): (&Arc<Zone>, &Key),
         is_known: bool,
         vary: &[u8],
     ) -> bool {
-        !self.is_chosen()
-            || self.is_varied_by(exchange, vary)
+        !self.is_chosen
             || is_known && zone.has_room_for(address, ADDRESSES_MAX)
+            || is_varied_by(exchange, conf, vary)
     }
+}
 
-    /// Whether it holds the origin of another site's script alone: a page that is for all origins is the same for it.
-    pub fn is_of_origin(&self) -> bool {
-        matches!(&self.0[..], [piece] if &piece.name[..] == b"origin")
-    }
+/// What the secondary key of a request holds, in order.
+fn pieces<'e>(exchange: &'e Exchange, conf: &Conf) -> Vec<Piece<'e>> {
+    let Some(view) = View::of(exchange, conf) else { return Vec::new() };
+    let mut pieces = Vec::new();
+    view.add_host(&mut pieces);
+    view.add_scheme(&mut pieces);
+    view.add_path(&mut pieces);
+    view.add_content(&mut pieces);
+    view.add_headers(&mut pieces);
+    // In whatever order headers came.
+    pieces.sort();
+    pieces
+}
+
+/// The names of the headers that the secondary key of a request holds, and of what else it does; `is_chosen`: of those alone
+/// that clients choose.
+pub fn names(exchange: &Exchange, conf: &Conf, is_chosen: bool) -> Vec<Bytes> {
+    let pieces = pieces(exchange, conf);
+    let named = pieces.iter().filter(|piece| piece.is_chosen || !is_chosen);
+    named.map(|piece| Bytes::copy_from_slice(&piece.name)).collect()
+}
+
+/// Whether all that the secondary key holds by a client's choice is named by this `Vary`, as the upstream gets it: then the page
+/// itself says that it is another one.
+fn is_varied_by(exchange: &mut Exchange, conf: &Conf, vary: &[u8]) -> bool {
+    !vary.is_empty()
+        && names(exchange, conf, true).iter().all(|name| {
+            let name = field::plain_name(name);
+            field::list_has(vary, &name) && sent::is_as_said(exchange, &name)
+        })
 }
 
 /// A request and its location, as they are asked what they hold.
@@ -158,7 +173,7 @@ impl<'e> View<'e> {
     }
 
     /// Adds the host, where several are possible and the key does not hold it; and the way it is written.
-    fn add_host(&self, pieces: &mut Vec<Piece>) {
+    fn add_host(&self, pieces: &mut Vec<Piece<'e>>) {
         if !self.keyed.host && (self.reads.of_url.host || self.is_seen(b"host")) {
             let is_own = self.is_own_host();
             if !(is_own && self.has_one_name()) {
@@ -191,7 +206,7 @@ impl<'e> View<'e> {
     }
 
     /// Adds the scheme, where the server has both and the key holds neither.
-    fn add_scheme(&self, pieces: &mut Vec<Piece>) {
+    fn add_scheme(&self, pieces: &mut Vec<Piece<'e>>) {
         let is_either = self.reads.has_both_schemes || self.exchange.remote.scheme.is_some();
         if is_either && self.reads.of_url.scheme && !self.keyed.scheme && self.url.is_https {
             pieces.push(Piece::of(b"scheme", b"https", false));
@@ -200,14 +215,14 @@ impl<'e> View<'e> {
 
     /// Adds the target as it was sent, where the key holds the path as it is read here and an application may read another
     /// one.
-    fn add_path(&self, pieces: &mut Vec<Piece>) {
+    fn add_path(&self, pieces: &mut Vec<Piece<'e>>) {
         if !self.keyed.target && is_respelled(self.request) {
             pieces.push(Piece::of(b"path", self.request.target(), true));
         }
     }
 
     /// Adds what the content is read as, of methods that have any.
-    fn add_content(&self, pieces: &mut Vec<Piece>) {
+    fn add_content(&self, pieces: &mut Vec<Piece<'e>>) {
         if self.request.method.is_get_or_head() {
             return;
         }
@@ -217,16 +232,11 @@ impl<'e> View<'e> {
         }
     }
 
-    fn add_headers(&self, pieces: &mut Vec<Piece>) {
+    fn add_headers(&self, pieces: &mut Vec<Piece<'e>>) {
         let mut schemes = Vec::new();
-        let filter = headers::Filter::new();
         let (split, selecting) = (&self.rules.cache_split_headers, &self.reads.selecting);
-        let has_own = !split.is_empty() || !selecting.is_empty();
         for field in &self.request.fields {
             let name = self.request.name(field);
-            if !has_own && !filter.may_split(name) {
-                continue;
-            }
             if split.has(name) {
                 pieces.push(Piece::of(name, self.request.value(field), false));
                 continue;
@@ -247,7 +257,9 @@ impl<'e> View<'e> {
             }
             match self.url.meaning(class, value) {
                 Meaning::Same => {}
-                Meaning::Said(said) => pieces.push(Piece::of(name, &said, true)),
+                Meaning::Said(said) => {
+                    pieces.push(Piece { value: said.into(), ..Piece::of(name, b"", true) });
+                }
                 Meaning::OfSetup => pieces.push(Piece::of(name, value, false)),
                 Meaning::Other => pieces.push(Piece::of(name, value, true)),
                 Meaning::Scheme(scheme) => {
@@ -261,7 +273,11 @@ impl<'e> View<'e> {
     }
 
     /// Adds the scheme that the client spoke to a proxy, by each header that says it: an application may go by any of them.
-    fn add_forwarded_scheme(&self, said: Vec<(ForwardedScheme, Piece)>, pieces: &mut Vec<Piece>) {
+    fn add_forwarded_scheme(
+        &self,
+        said: Vec<(ForwardedScheme, Piece<'e>)>,
+        pieces: &mut Vec<Piece<'e>>,
+    ) {
         let Some((first, _)) = said.first() else { return };
         let (own, is_https) = (self.url.is_https, first.is_https);
         let agree = said.iter().all(|(scheme, _)| scheme.is_https == is_https)
@@ -279,10 +295,11 @@ impl<'e> View<'e> {
     }
 }
 
-impl Piece {
-    fn of(name: &[u8], value: &[u8], is_chosen: bool) -> Self {
-        let name = name.to_ascii_lowercase().into();
-        Self { name, value: Bytes::copy_from_slice(value), is_chosen }
+impl<'e> Piece<'e> {
+    fn of(name: &'e [u8], value: &'e [u8], is_chosen: bool) -> Self {
+        let is_lower = !name.iter().any(u8::is_ascii_uppercase);
+        let name = if is_lower { name.into() } else { name.to_ascii_lowercase().into() };
+        Self { name, value: value.into(), is_chosen }
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Prepared 
 /// once.
 fn other_maker(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Box<Exchange>> {
     let plan = exchange.pass.of_mut::<Plan>()?;
-    let is_stored = !plan.secondary.is_chosen() || plan.uses > 1;
+    let is_stored = !plan.secondary.is_chosen || plan.uses > 1;
     if !is_stored || std::mem::replace(&mut plan.had_other_maker, true) {
         return None;
     }

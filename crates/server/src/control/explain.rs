@@ -180,7 +180,8 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
     let (zone, key, is_bypassed) = (Arc::clone(&plan.zone), plan.key.clone(), plan.is_bypassed);
     row(out, "zone", asked.conf.zone_name(&zone).unwrap_or("?"));
     row(out, "key", &show_key(key.as_bytes()));
-    let names: Vec<_> = plan.secondary.names().map(|name| String::from_utf8_lossy(name)).collect();
+    let names = cache::secondary::names(asked, conf, false);
+    let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
     if !names.is_empty() {
         row(out, "split by", &names.join(", "));
     }

@@ -122,6 +122,9 @@ impl Options {
         while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
             options.apply(&argument.into_owned(), &mut parser)?;
         }
+        if options.shows_reads && !matches!(options.action, Action::Test { is_dumped: true }) {
+            return Err("option \"--reads\" requires \"-T\"".to_owned());
+        }
         Ok(options)
     }
 

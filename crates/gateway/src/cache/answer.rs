@@ -219,12 +219,7 @@ pub fn revalidated(
     exchange.upstream_fields = Rc::clone(&head.fields);
     let says_other_vary = head.field(b"vary").is_some()
         && !conf.ignore_headers.contains(IgnoreHeaders::VARY)
-        && !head
-            .values(b"vary")
-            .map(|value| &value[..])
-            .collect::<Vec<_>>()
-            .join(&b", "[..])
-            .eq_ignore_ascii_case(&entry.head.vary);
+        && !entry::vary(conf, head).eq_ignore_ascii_case(&entry.head.vary);
     let judged = match says_other_vary {
         // The stored page may be another variant's from here on.
         true => Err(NotStored::Vary),

@@ -7,9 +7,10 @@
 use super::header_rules;
 use super::headers::{self, Class};
 use super::plan::Plan;
+use super::secondary::{self, Secondary};
 use super::sent::{self, Credentials};
 use super::settings::Conf;
-use super::{is_for_stored_page, secondary};
+use super::{is_for_stored_page, key};
 use crate::protocol;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -74,7 +75,7 @@ impl Eligibility {
         let mut found = Self { never, credentials, ..Self::NONE };
         let config = Rc::clone(&exchange.conf);
         let location = config.location(exchange.location);
-        let reads = config.reads.get(exchange.location.0 as usize);
+        let reads = config.reads_of(exchange.location);
         let Some((protocol, reads)) = protocol::of(location).zip(reads) else { return found };
         let rules: &header_rules::Conf = location.of();
         let (mut of_client, mut strangers) = (Vec::new(), Vec::new());
@@ -98,7 +99,7 @@ impl Eligibility {
             if is_named || is_joined || is_keyed || is_for_stored_page(name) {
                 continue;
             }
-            let is_passed_on = !protocol.each_set(location, name, &mut |_| ());
+            let is_passed_on = protocol.passes_on(location, name);
             if is_passed_on || reads.told.has_field(name) {
                 kind.push((Bytes::from(field::plain_name(name)), is_passed_on));
             }
@@ -158,14 +159,8 @@ pub fn of_request(exchange: &mut Exchange, conf: &Conf) -> Rc<Eligibility> {
 }
 
 /// The request that makes the page in place of one that may not: a GET without credentials, content and headers that no list
-/// knows. `None` if that is another page, or its response is not stored either.
-pub fn without_strangers(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
-    let vary = super::storing::known_vary(exchange);
-    without_strangers_of(exchange, conf, &vary)
-}
-
-/// As [`without_strangers`], of a page that varies by this.
-pub(super) fn without_strangers_of(
+/// knows; `vary`: what its page varies by. `None` if that is another page, or its response is not stored either.
+pub fn without_strangers(
     exchange: &mut Exchange,
     conf: &Conf,
     vary: &[u8],
@@ -180,7 +175,7 @@ pub(super) fn without_strangers_of(
             || !is_kept(name)
                 && (of_client.iter().any(is_it) || eligibility.strangers.iter().any(is_it))
     };
-    let reads = exchange.conf.reads.get(exchange.location.0 as usize)?;
+    let reads = exchange.conf.reads_of(exchange.location)?;
     let has_read = |header: &Header| reads.told.has_field(&header.name);
     let is_user_read = reads.told.has("remote_user") || reads.told.has_field(b"authorization");
     if of_client.iter().any(has_read) || eligibility.credentials.are_there && is_user_read {
@@ -196,18 +191,19 @@ pub(super) fn without_strangers_of(
     }
     asked.request.retain_fields(|name| !is_taken(name));
     asked.forget_computed();
-    let is_same = secondary::address(&mut asked, conf).0 == wanted;
+    let page = key::primary(&mut asked, conf);
+    let is_same = Secondary::of(&asked, conf).address(page) == wanted;
     // The configuration may make them of something else that the client says.
     let is_authorized = Credentials::of(&mut asked, conf).are_unkeyed;
-    (is_same && !is_authorized && !is_forbidden(&asked, conf)).then_some(asked)
+    (is_same && !is_authorized && !is_forbidden_by_request(&asked, conf)).then_some(asked)
 }
 
 /// Whether `*_no_cache` holds for a request. What waits for the response does not count yet.
-pub(super) fn is_forbidden(exchange: &Exchange, conf: &Conf) -> bool {
+pub(super) fn is_forbidden_by_request(exchange: &Exchange, conf: &Conf) -> bool {
     if conf.no_cache.0.is_empty() {
         return false;
     }
-    let reads = exchange.conf.reads.get(exchange.location.0 as usize);
+    let reads = exchange.conf.reads_of(exchange.location);
     let waits = reads.map_or(&[][..], |reads| &reads.waits_for_response);
     let of_request = (conf.no_cache.0.iter().enumerate())
         .filter(|(at, _)| !waits.get(*at).is_some_and(|waits| *waits))

@@ -99,8 +99,8 @@ fn made_by_other(
         return None;
     }
     let vary = vary(conf, head);
-    let shadow = eligibility::without_strangers_of(exchange, conf, &vary)?;
-    super::made_by(exchange, conf, key, shadow).flatten()
+    let shadow = eligibility::without_strangers(exchange, conf, &vary);
+    super::make_by(exchange, conf, key, shadow).asked()
 }
 
 /// Checks that nothing about request and answer forbids showing it to others; in the same way for answers that are
@@ -142,7 +142,7 @@ pub(super) fn may_be_stored(
 }
 
 /// What a response varies by, as far as that counts.
-fn vary(conf: &Conf, head: &Head) -> Bytes {
+pub(super) fn vary(conf: &Conf, head: &Head) -> Bytes {
     if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
         return Bytes::new();
     }

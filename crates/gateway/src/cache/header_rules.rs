@@ -43,7 +43,7 @@ impl Names {
     }
 
     pub fn has(&self, name: &[u8]) -> bool {
-        !self.0.is_empty() && self.0.iter().any(|known| known.matches(&field::plain_name(name)))
+        self.0.iter().any(|known| known.matches_as(name, field::is_alike))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a request's headers are to the pages of a cache, by their names: which of them make it another page, which make it one
 //! for its client alone, and which change nothing.
 //!
-//! The names (`headers.txt`) are those of browsers, proxies, load balancers, monitors and crawlers that send them with every request, and of
-//! applications and frameworks that act on them. What has no name there is [`Class::Unknown`].
+//! The names (`headers.txt`) are those of browsers, proxies, load balancers, monitors and crawlers that send them with every
+//! request, and of applications and frameworks that act on them. What has no name there is [`Class::Unknown`].
 
 use std::sync::LazyLock;
 use yorozu_http::field;
@@ -62,9 +62,7 @@ impl Class {
     pub(super) fn may_split(self) -> bool {
         !matches!(self, Self::Nothing | Self::Credential | Self::Unknown)
     }
-}
 
-impl Class {
     /// The one of a word of the list.
     fn named(word: &str) -> Option<Self> {
         Some(match word {

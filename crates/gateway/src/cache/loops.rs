@@ -84,7 +84,7 @@ fn holds_scheme(exchange: &Exchange) -> bool {
     if settings.is_some_and(|conf| conf.cache_key.is_none()) {
         return protocol::of(location).is_some_and(|protocol| protocol.family().has_default_key);
     }
-    let reads = exchange.conf.reads.get(exchange.location.0 as usize);
+    let reads = exchange.conf.reads_of(exchange.location);
     reads.is_some_and(|reads| reads.keyed_of_url.scheme)
 }
 

@@ -316,7 +316,10 @@ fn renew(
             let shadow = Box::new(exchange.request_of_its_own());
             (Some(as_refresh(exchange, shadow, Some(guard?))), CacheStatus::Stale)
         }
-        Step::RefreshingClean => (refresh_clean(exchange, conf, &key)?, CacheStatus::Stale),
+        Step::RefreshingClean => match make_without_strangers(exchange, conf, &key) {
+            Maker::None => return None,
+            maker => (maker.asked(), CacheStatus::Stale),
+        },
         Step::Making => {
             exchange.pass.of_mut::<Plan>()?.guard = guard;
             return None;
@@ -343,7 +346,7 @@ fn refresh_early(
             let shadow = exchange.request_of_its_own();
             Some(as_refresh(exchange, Box::new(shadow), Some(guard)))
         }
-        Some(Claimed::Barred) => refresh_clean(exchange, conf, &key).flatten(),
+        Some(Claimed::Barred) => make_without_strangers(exchange, conf, &key).asked(),
         Some(Claimed::Taken(_)) | None => None,
     };
     exchange.pass.of_mut::<Plan>().expect("set by lookup").stale = None;
@@ -369,25 +372,44 @@ fn as_refresh(
     shadow
 }
 
-/// Has a request make the page that differs from the one under way in all that stands against storing its answer; `None` if
-/// there is no such request, `Some(None)` if it is already being made.
-fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Option<Box<Exchange>>> {
-    let shadow = eligibility::without_strangers(exchange, conf)?;
-    made_by(exchange, conf, key, shadow)
+/// Which other request makes a page in place of the one under way.
+enum Maker {
+    /// This one, from here on.
+    Asked(Box<Exchange>),
+    /// One that already does.
+    UnderWay,
+    /// None may.
+    None,
+}
+
+impl Maker {
+    fn asked(self) -> Option<Box<Exchange>> {
+        match self {
+            Self::Asked(shadow) => Some(shadow),
+            Self::UnderWay | Self::None => None,
+        }
+    }
+}
+
+/// Has a request make the page that differs from the one under way in all that stands against storing its response.
+fn make_without_strangers(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Maker {
+    let vary = storing::known_vary(exchange);
+    let shadow = eligibility::without_strangers(exchange, conf, &vary);
+    make_by(exchange, conf, key, shadow)
 }
 
 /// Has `shadow` make the page of a key, unless another request does.
-fn made_by(
+fn make_by(
     exchange: &mut Exchange,
     conf: &Conf,
     key: &Key,
-    shadow: Box<Exchange>,
-) -> Option<Option<Box<Exchange>>> {
-    let zone = &exchange.pass.of::<Plan>()?.zone;
-    Some(match zone.claim(key, Instant::now(), conf.cache_lock_age) {
-        Claim::Maker(guard) => Some(as_refresh(exchange, shadow, Some(guard))),
-        Claim::Taken(_) => None,
-    })
+    shadow: Option<Box<Exchange>>,
+) -> Maker {
+    let Some((shadow, plan)) = shadow.zip(exchange.pass.of::<Plan>()) else { return Maker::None };
+    match plan.zone.claim(key, Instant::now(), conf.cache_lock_age) {
+        Claim::Maker(guard) => Maker::Asked(as_refresh(exchange, shadow, Some(guard))),
+        Claim::Taken(_) => Maker::UnderWay,
+    }
 }
 
 /// What looking where waiting may be needed came to.

@@ -10,7 +10,7 @@ use yorozu_kernel::exchange::variables::Variable;
 /// of that is for this client. A part of it in the key does not do, for the others of a group are not this client.
 pub(super) fn is_of_client(exchange: &mut Exchange) -> bool {
     let config = Rc::clone(&exchange.conf);
-    let Some(reads) = config.reads.get(exchange.location.0 as usize) else { return false };
+    let Some(reads) = config.reads_of(exchange.location) else { return false };
     let is_of_args = |variable: &Variable| matches!(variable, Variable::Args);
     if exchange.said_of_client.iter().any(is_of_args) && !reads.in_key.has("args") {
         return true;

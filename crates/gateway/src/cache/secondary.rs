@@ -8,8 +8,8 @@
 
 use super::header_rules;
 use super::headers::{self, Class};
+use super::sent;
 use super::settings::Conf;
-use super::{key, sent};
 use crate::protocol::{self, Protocol};
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -146,7 +146,7 @@ impl<'e> View<'e> {
     fn of(exchange: &'e Exchange, conf: &Conf) -> Option<Self> {
         let location = exchange.conf.location(exchange.location);
         let protocol = protocol::of(location)?;
-        let reads = exchange.conf.reads.get(exchange.location.0 as usize)?;
+        let reads = exchange.conf.reads_of(exchange.location)?;
         let keyed = match &conf.cache_key {
             Some(_) => reads.keyed_of_url,
             // What the upstream is asked, or ours, which holds the host.
@@ -169,7 +169,7 @@ impl<'e> View<'e> {
 
     /// Whether a header may change what the upstream is told: it is passed on, or read.
     fn is_seen(&self, name: &[u8]) -> bool {
-        !self.protocol.each_set(self.location, name, &mut |_| ()) || self.reads.told.has_field(name)
+        self.protocol.passes_on(self.location, name) || self.reads.told.has_field(name)
     }
 
     /// Adds the host, where several are possible and the key does not hold it; and the way it is written.
@@ -561,13 +561,6 @@ pub(super) fn is_for_all_origins(fields: &[(Bytes, Bytes)]) -> bool {
 /// Whether the header of this name is in the secondary key of a request with content.
 pub(super) fn is_of_content(name: &[u8]) -> bool {
     OF_CONTENT.iter().any(|known| field::is_alike(name, known))
-}
-
-/// The address of the page that the request is for.
-pub(super) fn address(exchange: &mut Exchange, conf: &Conf) -> (Key, Secondary) {
-    let page = key::primary(exchange, conf);
-    let secondary = Secondary::of(exchange, conf);
-    (secondary.address(page), secondary)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub enum Claimed {
 }
 
 /// What the stored variants of the page vary by.
-pub(super) fn known_vary(exchange: &Exchange) -> Bytes {
+pub fn known_vary(exchange: &Exchange) -> Bytes {
     let plan = exchange.pass.of::<Plan>();
     let stored = plan.and_then(|plan| plan.stale.as_ref().or(plan.first.as_ref()));
     stored.map_or_else(Bytes::new, |entry| entry.head.vary.clone())
@@ -29,14 +29,15 @@ pub(super) fn known_vary(exchange: &Exchange) -> Bytes {
 pub fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
     let eligibility = eligibility::of_request(exchange, conf);
-    !eligibility.admits(&vary) || eligibility::is_forbidden(exchange, conf)
+    !eligibility.admits(&vary) || eligibility::is_forbidden_by_request(exchange, conf)
 }
 
 /// Whether nothing but headers that no list knows makes it so.
 pub(super) fn is_barred_by_strangers(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
     let eligibility = eligibility::of_request(exchange, conf);
-    eligibility.admits_without_strangers(&vary) && !eligibility::is_forbidden(exchange, conf)
+    eligibility.admits_without_strangers(&vary)
+        && !eligibility::is_forbidden_by_request(exchange, conf)
 }
 
 /// What would come of claiming the page of the plan.

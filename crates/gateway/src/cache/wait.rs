@@ -4,8 +4,8 @@
 use super::seen::{self, Effect};
 use super::storing::{self, Claimed, claim};
 use super::{
-    Conf, Found, Plan, Prepared, answer, as_refresh, eligibility, find_in_memory, judge, key,
-    refresh_clean,
+    Conf, Found, Maker, Plan, Prepared, answer, as_refresh, eligibility, find_in_memory, judge,
+    key, make_without_strangers,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,21 +15,15 @@ use yorozu_kernel::exchange::cached::{CacheStatus, NotStored};
 
 /// With `cache_lock`: claims the page, or waits for the request that did, and reads along.
 pub(super) async fn for_maker(exchange: &mut Exchange, conf: &Conf) -> Prepared {
-    match for_claimed(exchange, conf).await {
-        Some(Err(page)) => match other_maker(exchange, conf, &page) {
-            Some(shadow) => Prepared::MadeBy(shadow),
-            None => Prepared::Nothing,
-        },
-        Some(Ok(found)) => {
-            if exchange.pass.of::<Plan>().is_some_and(|plan| plan.had_other_maker) {
-                // The upstream was asked because of it.
-                exchange.cache_status = Some(CacheStatus::Miss);
-                exchange.cache_report.is_hit = false;
-            }
-            Prepared::Found(found)
-        }
-        None => Prepared::Nothing,
+    let Some(prepared) = for_claimed(exchange, conf).await else { return Prepared::Nothing };
+    if matches!(prepared, Prepared::Found(_))
+        && exchange.pass.of::<Plan>().is_some_and(|plan| plan.had_other_maker)
+    {
+        // The upstream was asked because of it.
+        exchange.cache_status = Some(CacheStatus::Miss);
+        exchange.cache_report.is_hit = false;
     }
+    prepared
 }
 
 /// The request that makes the page of a key in place of this one, if nothing but headers that no list knows stands against that;
@@ -41,16 +35,16 @@ fn other_maker(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Box<Ex
         return None;
     }
     let is_by_strangers = storing::is_barred_by_strangers(exchange, conf);
-    let shadow = if is_by_strangers { refresh_clean(exchange, conf, key).flatten() } else { None };
-    if shadow.is_some() {
-        let eligibility = eligibility::of_request(exchange, conf);
-        eligibility.strangers().for_each(|name| _ = seen::count(name, Effect::Unshared));
-    }
-    shadow
+    let maker =
+        if is_by_strangers { make_without_strangers(exchange, conf, key) } else { Maker::None };
+    let shadow = maker.asked()?;
+    let eligibility = eligibility::of_request(exchange, conf);
+    eligibility.strangers().for_each(|name| _ = seen::count(name, Effect::Unshared));
+    Some(shadow)
 }
 
-/// Waits for the maker. `Some(Err)`: no request makes the page of this key, and this one may not.
-async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Found, Key>> {
+/// Waits for the maker. `None`: this request is it, or has waited in vain.
+async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Prepared> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
     exchange.pass.of_mut::<Plan>()?.waits_until = Some(deadline);
     let plan = exchange.pass.of::<Plan>()?;
@@ -65,7 +59,7 @@ async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Foun
                 return None;
             }
             Claimed::Taken(waiter) => waiter,
-            Claimed::Barred => return Some(Err(wanted)),
+            Claimed::Barred => return other_maker(exchange, conf, &wanted).map(Prepared::MadeBy),
         };
         match wait(&waiter, conf, deadline).await {
             Waited::InVain => {
@@ -79,7 +73,7 @@ async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Foun
                 let found = find_in_memory(exchange, conf, &mut plan);
                 exchange.pass.put(plan);
                 if let Some(found) = found.and_then(|entry| judge(exchange, conf, &entry)) {
-                    return Some(Ok(found));
+                    return Some(Prepared::Found(found));
                 }
             }
             Waited::Woken(Woken::Stored(entry)) => {
@@ -88,7 +82,7 @@ async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Foun
                         exchange.cache_report.is_collapsed = true;
                         let found = judge(exchange, conf, &entry);
                         if found.is_some() || exchange.pass.of::<Plan>()?.stale.is_some() {
-                            return found.map(Ok);
+                            return found.map(Prepared::Found);
                         }
                     }
                     Some(other) => {
@@ -106,7 +100,7 @@ async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Result<Foun
                             exchange.cache_report.is_collapsed = true;
                             let refresh = stand_by(exchange, conf, &flow, wanted);
                             let outcome = answer::answer_along(exchange, &flow, follower);
-                            return Some(Ok(Found { outcome, refresh }));
+                            return Some(Prepared::Found(Found { outcome, refresh }));
                         }
                     }
                     Some(other) => key = Some(other),
@@ -126,7 +120,10 @@ fn stand_by(
 ) -> Option<Box<Exchange>> {
     let watch = flow.watch().filter(|_| !patience(conf).is_zero())?;
     let shadow = match storing::is_barred(exchange, conf) {
-        true => eligibility::without_strangers(exchange, conf)?,
+        true => {
+            let vary = storing::known_vary(exchange);
+            eligibility::without_strangers(exchange, conf, &vary)?
+        }
         false => Box::new(exchange.request_of_its_own()),
     };
     let mut shadow = as_refresh(exchange, shadow, None);

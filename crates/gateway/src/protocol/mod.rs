@@ -111,6 +111,11 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether the client's field of this name goes on as it is.
+    fn passes_on(&self, location: &LocationConf, name: &[u8]) -> bool {
+        !self.each_set(location, name, &mut |_| ())
+    }
+
     /// Whether the client gets an answer's trailers.
     fn passes_trailers(&self, _location: &LocationConf) -> bool {
         false

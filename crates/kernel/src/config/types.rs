@@ -349,8 +349,13 @@ impl NamePattern {
     }
 
     pub fn matches(&self, name: &[u8]) -> bool {
+        self.matches_as(name, <[u8]>::eq_ignore_ascii_case)
+    }
+
+    /// As [`NamePattern::matches`], where names are compared by `is_same`.
+    pub fn matches_as(&self, name: &[u8], is_same: impl FnOnce(&[u8], &[u8]) -> bool) -> bool {
         let start = if self.is_prefix { name.get(..self.text.len()) } else { Some(name) };
-        start.is_some_and(|start| start.eq_ignore_ascii_case(&self.text))
+        start.is_some_and(|start| is_same(start, &self.text))
     }
 }
 

@@ -169,6 +169,11 @@ impl Config {
         &self.locations[id.0 as usize]
     }
 
+    /// What a location reads of requests; `None` in a configuration that was made without a text.
+    pub fn reads_of(&self, id: LocationId) -> Option<&Reads> {
+        self.reads.get(id.0 as usize)
+    }
+
     /// Each location of a server, nested ones included.
     pub fn locations_of(&self, id: ServerId) -> &[LocationConf] {
         &self.locations[self.server(id).everywhere.clone()]

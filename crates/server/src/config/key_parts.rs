@@ -25,9 +25,8 @@ pub(super) fn of(tree: &Tree, config: &Config) -> Vec<Finding> {
 }
 
 fn texts(location: &LocationConf, reads: &Reads) -> Vec<String> {
-    let is_sent = |name: &[u8]| {
-        protocol::of(location).is_some_and(|it| !it.each_set(location, name, &mut |_| ()))
-    };
+    let is_sent =
+        |name: &[u8]| protocol::of(location).is_some_and(|it| it.passes_on(location, name));
     let mut texts = Vec::new();
     // A location that spells the arguments it sends, spells those of its key.
     let spells = reads.told.iter().any(|source| source.starts_with("arg_"));

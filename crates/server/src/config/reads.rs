@@ -21,6 +21,7 @@ type Names = BTreeSet<String>;
 pub(super) fn of(tree: &Tree, config: &Config) -> Vec<Reads> {
     let mut found = vec![Reads::default(); config.locations.len()];
     let mut known = HashSet::new();
+    let mut of_http = None;
     each_server(tree, |number, server| {
         let id = ServerId(u32::try_from(number).expect("few servers"));
         let mut places: Places<'_> = HashMap::new();
@@ -33,7 +34,9 @@ pub(super) fn of(tree: &Tree, config: &Config) -> Vec<Reads> {
                 .push_back(location);
         }
         if locations.iter().any(|location| protocol::of(location).is_some()) {
-            let server = Server::new(server, config);
+            let lines = server.outer.map_or(&[][..], |http| http.lines);
+            let http = of_http.get_or_insert_with(|| Http::new(lines));
+            let server = Server::new(http, server, config);
             server.each_location(places, |location, reads| {
                 found[location.id.0 as usize] = reads.noted(&mut known, cache::is_unknown_header);
             });
@@ -152,59 +155,18 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// One server: what its variables are made of, and the rules that a request may pass on its way to any location.
-struct Server<'a, 's, 'c> {
-    scope: &'s Scope<'a, 's>,
-    definitions: HashMap<String, Names>,
-    formats: HashMap<&'a [u8], Names>,
-    rules: Vec<Effect<'a>>,
-    guards: Names,
-    /// The variables that say something of the client itself.
-    of_client: Names,
-    config: &'c Config,
-    has_both_schemes: bool,
-}
+/// What variables are made of, each by its name.
+#[derive(Default)]
+struct Definitions(HashMap<String, Names>);
 
-impl<'a, 's, 'c> Server<'a, 's, 'c> {
-    fn new(scope: &'s Scope<'a, 's>, config: &'c Config) -> Self {
-        let listens = scope.own("listen");
-        let over_tls = listens.iter().filter(|listen| scope.is_tls(listen)).count();
-        let has_both_schemes = 0 < over_tls && over_tls < listens.len();
-        let mut server = Self {
-            scope,
-            config,
-            has_both_schemes,
-            definitions: HashMap::new(),
-            formats: HashMap::new(),
-            rules: Vec::new(),
-            guards: Names::new(),
-            of_client: ["uid_got", "uid_set"].map(str::to_owned).into(),
-        };
-        for line in server.of_http() {
-            match (&line.name[..], &line.args[..]) {
-                (b"map" | b"split_clients" | b"geo", [.., _]) => server.define_by_block(line),
-                (b"log_format", [name, ..]) => {
-                    server.formats.insert(name, mentioned_in(line));
-                }
-                _ => {}
-            }
-        }
-        server.define_in(scope.lines, &Names::new());
-        server.collect_rules(scope.lines);
-        server
-    }
-
-    fn of_http(&self) -> &'a [Directive] {
-        self.scope.outer.map_or(&[], |http| http.lines)
-    }
-
-    fn define(&mut self, name: &[u8], of: impl IntoIterator<Item = String>) {
+impl Definitions {
+    fn add(&mut self, name: &[u8], of: impl IntoIterator<Item = String>) {
         let name = String::from_utf8_lossy(name.strip_prefix(b"$").unwrap_or(name)).to_lowercase();
-        self.definitions.entry(name).or_default().extend(of);
+        self.0.entry(name).or_default().extend(of);
     }
 
     /// `map SOURCE $NAME { ROWS }`, and the like.
-    fn define_by_block(&mut self, line: &Directive) {
+    fn add_block(&mut self, line: &Directive) {
         let Some((name, subject)) = line.args.split_last() else { return };
         let mut subject: Names = subject.iter().flat_map(|word| mentioned(word)).collect();
         let is_geo = &line.name[..] == b"geo";
@@ -213,10 +175,72 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
         }
         // Values in `geo` hold no variables.
         for row in inside(line).iter().filter(|_| !is_geo) {
-            captured(&row.name).for_each(|capture| self.define(capture, subject.clone()));
-            self.define(name, mentioned_in(row));
+            captured(&row.name).for_each(|capture| self.add(capture, subject.clone()));
+            self.add(name, mentioned_in(row));
         }
-        self.define(name, subject);
+        self.add(name, subject);
+    }
+}
+
+/// What the http block says for all servers.
+struct Http<'a> {
+    lines: &'a [Directive],
+    definitions: Definitions,
+    /// Of `log_format`.
+    formats: HashMap<&'a [u8], Names>,
+    effects: Vec<Effect<'a>>,
+}
+
+impl<'a> Http<'a> {
+    fn new(lines: &'a [Directive]) -> Self {
+        let mut definitions = Definitions::default();
+        let mut formats = HashMap::new();
+        let mut effects: Vec<_> = Effect::all(lines).collect();
+        for line in lines {
+            match (&line.name[..], &line.args[..]) {
+                (b"map" | b"split_clients" | b"geo", [.., _]) => definitions.add_block(line),
+                (b"log_format", [name, ..]) => _ = formats.insert(&name[..], mentioned_in(line)),
+                (b"upstream", _) => effects.extend(Effect::all(inside(line))),
+                _ => {}
+            }
+        }
+        Self { lines, definitions, formats, effects }
+    }
+}
+
+/// One server: what its variables are made of, and the rules that a request may pass on its way to any location.
+struct Server<'a, 's, 'c> {
+    http: &'s Http<'a>,
+    scope: &'s Scope<'a, 's>,
+    definitions: Definitions,
+    /// What the rules read that lead a request somewhere, in whichever location they are.
+    leading: Names,
+    /// What those read that refuse one.
+    refusing: Names,
+    /// The variables that say something of the client itself.
+    of_client: Names,
+    config: &'c Config,
+    has_both_schemes: bool,
+}
+
+impl<'a, 's, 'c> Server<'a, 's, 'c> {
+    fn new(http: &'s Http<'a>, scope: &'s Scope<'a, 's>, config: &'c Config) -> Self {
+        let listens = scope.own("listen");
+        let over_tls = listens.iter().filter(|listen| scope.is_tls(listen)).count();
+        let has_both_schemes = 0 < over_tls && over_tls < listens.len();
+        let mut server = Self {
+            http,
+            scope,
+            config,
+            has_both_schemes,
+            definitions: Definitions::default(),
+            leading: Names::new(),
+            refusing: Names::new(),
+            of_client: ["uid_got", "uid_set"].map(str::to_owned).into(),
+        };
+        server.define_in(scope.lines, &Names::new());
+        server.collect_rules(scope.lines);
+        server
     }
 
     /// What `set` and captures in these lines and the blocks in them make; `asked`: what the `if`s around them ask.
@@ -231,15 +255,15 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
             };
             if !subject.is_empty() {
                 let captures = line.args.iter().flat_map(|word| captured(word));
-                captures.for_each(|capture| self.define(capture, subject.clone()));
+                captures.for_each(|capture| self.definitions.add(capture, subject.clone()));
             }
             match (&line.name[..], &line.args[..]) {
                 (b"set", [name, value]) => {
-                    self.define(name, mentioned(value).chain(asked.iter().cloned()));
+                    self.definitions.add(name, mentioned(value).chain(asked.iter().cloned()));
                 }
                 // What was said of the client is a source of its own, whatever it was before.
                 (b"auth_request_set", [name, _]) => {
-                    self.define(name, mentioned(name));
+                    self.definitions.add(name, mentioned(name));
                     self.of_client.extend(mentioned(name));
                 }
                 _ => {}
@@ -249,13 +273,13 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
         }
     }
 
-    /// The rules in these lines that lead a request somewhere, in whichever location they are.
     fn collect_rules(&mut self, lines: &'a [Directive]) {
         for line in lines {
-            if &line.name[..] == b"if" && !self.leads_elsewhere(line) {
-                self.guards.extend(mentioned_in(line));
+            match self.rule(line) {
+                Some(rule) => self.leading.extend(rule.names),
+                None if &line.name[..] == b"if" => self.refusing.extend(mentioned_in(line)),
+                None => {}
             }
-            self.rules.extend(self.rule(line));
             self.collect_rules(inside(line));
         }
     }
@@ -273,7 +297,7 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
     fn leads_elsewhere(&self, block: &Directive) -> bool {
         inside(block).iter().any(|line| match (&line.name[..], line.args.first()) {
             (b"return", Some(code)) => {
-                has_error_page(self.of_http(), code) || has_error_page(self.scope.lines, code)
+                has_error_page(self.http.lines, code) || has_error_page(self.scope.lines, code)
             }
             (b"if", _) => self.leads_elsewhere(line),
             (name, _) => Use::of(name) == Use::Told,
@@ -282,11 +306,8 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
 
     /// Calls `each` for every location with a gateway.
     fn each_location(&self, mut places: Places<'_>, mut each: impl FnMut(&LocationConf, Reads)) {
-        let mut outer: Vec<_> = Effect::all(self.of_http()).collect();
-        for line in self.of_http().iter().filter(|line| &line.name[..] == b"upstream") {
-            outer.extend(Effect::all(inside(line)));
-        }
-        outer.extend(self.effects(self.scope.lines));
+        let outer: Vec<_> =
+            self.http.effects.iter().cloned().chain(self.effects(self.scope.lines)).collect();
         self.walk((self.scope, None), &outer, &mut places, &mut each);
     }
 
@@ -340,20 +361,20 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
         };
         let of_protocol = |name: &str| of_lines(&format!("{prefix}_{name}"));
         let formats = scope.find("access_log").into_iter().filter_map(|line| line.args.get(1));
-        let formats = formats.filter_map(|format| self.formats.get(&format[..])).flatten().cloned();
+        let formats =
+            formats.filter_map(|format| self.http.formats.get(&format[..])).flatten().cloned();
         let told = effects.iter().filter(|effect| effect.is_for(prefix));
         let in_key = &of_protocol("cache_key") | &of_protocol("cache");
         let told: Names = told.flat_map(|effect| effect.names.iter().cloned()).collect();
-        let elsewhere = self.rules.iter().flat_map(|effect| effect.names.iter().cloned()).collect();
         let no_cache = scope.find(&format!("{prefix}_no_cache"));
         let values = no_cache.into_iter().flat_map(|line| &line.args);
         let waits = values.map(|value| self.sources(mentioned(value)).has_response());
         Reads {
             waits_for_response: waits.collect(),
             key_at: scope.find(&format!("{prefix}_cache_key")).last().map(|line| line.at.clone()),
-            of_client: self.of_client(scope, (&told, &elsewhere), &in_key),
-            told: self.sources_beyond(&in_key, &told | &elsewhere),
-            guards: self.sources(self.guards.iter().cloned()),
+            of_client: self.of_client(scope, &told, &in_key),
+            told: self.sources_beyond(&in_key, &told | &self.leading),
+            guards: self.sources(self.refusing.iter().cloned()),
             key: self.sources(in_key.iter().cloned()),
             in_key: in_key.into_iter().collect(),
             conditions: self.sources(&of_protocol("cache_bypass") | &of_protocol("no_cache")),
@@ -365,12 +386,7 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
 
     /// Those variables that an upstream is told and that say who the client is, or are made of these, unless they stand in the
     /// key.
-    fn of_client(
-        &self,
-        scope: &Scope<'_, '_>,
-        (told, elsewhere): (&Names, &Names),
-        in_key: &Names,
-    ) -> Arc<[OfClient]> {
+    fn of_client(&self, scope: &Scope<'_, '_>, told: &Names, in_key: &Names) -> Arc<[OfClient]> {
         // All that a certificate says follows from it.
         const WHOLE: [&str; 4] = ["cert", "escaped_cert", "fingerprint", "raw_cert"];
         let has_certificate =
@@ -383,7 +399,7 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
             Some(_) => true,
             None => self.of_client.contains(source),
         };
-        (told | elsewhere)
+        (told | &self.leading)
             .difference(in_key)
             .filter_map(|name| {
                 let sources = self.sources_beyond(in_key, [name.clone()]);
@@ -398,6 +414,13 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
             .collect()
     }
 
+    /// Of a variable, by the http block and by this server.
+    fn definitions_of(&self, name: &str) -> impl Iterator<Item = &Names> {
+        [&self.http.definitions, &self.definitions]
+            .into_iter()
+            .filter_map(|known| known.0.get(name))
+    }
+
     /// What these variables are made of.
     fn sources(&self, names: impl IntoIterator<Item = String>) -> Sources {
         self.sources_beyond(&Names::new(), names)
@@ -409,13 +432,13 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
         let mut rest: Vec<String> = names.into_iter().collect();
         while let Some(name) = rest.pop() {
             if !seen.contains(&name) && !in_key.contains(&name) {
-                rest.extend(self.definitions.get(&name).into_iter().flatten().cloned());
+                rest.extend(self.definitions_of(&name).flatten().cloned());
             }
             seen.insert(name);
         }
         let is_source = |name: &String| {
-            let of = self.definitions.get(name);
-            in_key.contains(name) || of.is_none_or(|of| of.contains(name))
+            let mut of = self.definitions_of(name).peekable();
+            in_key.contains(name) || of.peek().is_none() || of.any(|of| of.contains(name))
         };
         seen.into_iter().filter(is_source).collect()
     }

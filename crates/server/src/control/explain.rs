@@ -326,8 +326,12 @@ fn of_renewed(asked: &mut Exchange, conf: &Conf, entry: &Arc<Entry>, renewal: Re
     }
     let refreshed = if conf.cache_revalidate { "validated" } else { "refreshed" };
     let step = match renewal.step(storing::claiming(asked, conf)) {
-        Step::RefreshingClean if eligibility::without_strangers(asked, conf).is_none() => {
-            Step::Alone
+        Step::RefreshingClean => {
+            let vary = storing::known_vary(asked);
+            match eligibility::without_strangers(asked, conf, &vary) {
+                Some(_) => Step::RefreshingClean,
+                None => Step::Alone,
+            }
         }
         step => step,
     };

@@ -236,6 +236,7 @@ fn it_goes_into_the_background_and_obeys_signals_by_name() {
     let (is_fine, text) = run(&folder, &["-s", "stop"]);
     assert!(!is_fine, "{text}");
     assert!(run(&folder, &["-x"]).1.contains("invalid option: \"x\""));
+    assert!(run(&folder, &["-t", "--reads"]).1.contains("option \"--reads\" requires \"-T\""));
     assert!(
         run(&folder, &["-g", "foo on;"]).1.contains("unknown directive \"foo\" in command line:1")
     );

@@ -6,17 +6,17 @@ README = ROOT / 'README.md'
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 DOCUMENTS = [README, *PAGES]
 # Made from the rows, or quoted by others as it is.
-MADE = {'directives.md'}
+MADE = {'directives.md', 'personal-cookies.md'}
 
 # --- messages ------------------------------------------------------------------------------------
 
 TROUBLE = ROOT / 'docs/troubleshooting.md'
 # Whose every message must be explained: what `-t` warns of, faults of the cache, what the process says of itself, refusals of
 # directives that nginx does not have, several machines, certificates, the console and purges by requests.
-EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'visitors', 'dropped_args', 'shared_sockets', 'cycles', 'issued', 'scripts')] + [
+EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'visitors', 'omitted', 'shared_sockets', 'cycles', 'issued', 'scripts')] + [
     'crates/cache/src/lib.rs', 'crates/server/src/process/cache_manager.rs', 'crates/modules/src/filters/more_headers/directives.rs',
     'crates/server/src/console/access.rs', 'crates/server/src/console/mod.rs', 'crates/server/src/control/batch.rs', 'crates/server/src/control/purge_api.rs'
-] + [f'crates/gateway/src/cache/{name}.rs' for name in ('drop_args', 'early', 'purge')
+] + [f'crates/gateway/src/cache/{name}.rs' for name in ('cleaned', 'early', 'purge')
 ] + [f'crates/gateway/src/nodes/{name}.rs' for name in ('bus/mod', 'bus/purges', 'keeper', 'lane', 'message', 'mod', 'read', 'send', 'spec', 'target', 'tier')
 ] + [f'crates/acme/src/{name}.rs' for name in ('client', 'issuer', 'keeper', 'order', 'session', 'tend')]
 # In these files, but no message that needs a word: what nginx and its modules say, what says itself what to do, what is not said

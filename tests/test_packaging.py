@@ -4,6 +4,7 @@ import pytest
 from peers import ROOT, YOROZU, Folder
 
 sys.path.insert(0, str(ROOT / 'packaging'))
+import cookies
 loader = importlib.machinery.SourceFileLoader('deb', str(ROOT / 'packaging/deb'))
 deb = importlib.util.module_from_spec(importlib.util.spec_from_loader('deb', loader))
 loader.exec_module(deb)
@@ -23,6 +24,11 @@ def made(packages):
         for file in packages:
             subprocess.run(['dpkg-deb', '-R', file, folder / file.name.split('_')[0]], check=True)
         yield folder
+
+
+def test_what_is_said_of_cookies_is_made_from_the_table():
+    for path, text in cookies.texts().items():
+        assert path.read_text() == text, f'{path} is out of date: packaging/cookies.py'
 
 
 def test_the_same_program_gives_the_same_packages(packages):

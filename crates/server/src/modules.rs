@@ -54,7 +54,7 @@ const ALL: &[Module] = &[
     control::MODULE,
     upstream::MODULE,
     cache::MODULE,
-    cache::drop_args::MODULE,
+    cache::cleaned::MODULE,
     cache::header_rules::MODULE,
     nodes::MODULE,
     proxy::MODULE,

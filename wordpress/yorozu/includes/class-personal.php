@@ -8,9 +8,10 @@ defined( 'ABSPATH' ) || exit;
  * The server's configuration lets such visitors past the cache by their cookies; this holds also where it does not.
  */
 final class Personal {
-	/** How the names of cookies begin by which pages differ. */
+	/** How the names of cookies begin by which pages differ; packaging/cookies.py writes them. */
 	const COOKIES = array(
 		'wordpress_logged_in_',
+		'wordpress_sec_',
 		'wp-postpass_',
 		'comment_author_',
 		'woocommerce_items_in_cart',
@@ -18,6 +19,10 @@ final class Personal {
 		'woocommerce_recently_viewed',
 		'wp_woocommerce_session_',
 		'edd_items_in_cart',
+		'edd_session_',
+		'edd_wp_session',
+		'edd_saved_cart',
+		'edd_cart_token',
 	);
 	/** Routes of WooCommerce's REST API that are a visitor's own. */
 	const SHOP_ROUTES = '~^/wc/store(/v\d+)?/(batch|cart|checkout|order)~';

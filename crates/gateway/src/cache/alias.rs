@@ -6,7 +6,7 @@
 //! of the two a page is follows from the same list, so none is missed.
 
 use super::settings::{self, Conf};
-use super::{drop_args, key};
+use super::{cleaned, key};
 use crate::protocol;
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -259,8 +259,8 @@ fn keyed_by_url(config: &Config) -> Box<[KeyedByUrl]> {
             if conf.zone().is_none() || !is_of_url(location, conf) {
                 continue;
             }
-            let dropped = location.of::<drop_args::Conf>();
-            let what = format!("{:?} {:?} {dropped:?}", conf.cache, conf.cache_key);
+            let cleaned = location.of::<cleaned::Conf>();
+            let what = format!("{:?} {:?} {cleaned:?}", conf.cache, conf.cache_key);
             let place = *seen.entry(what).or_insert_with(|| {
                 found.push(KeyedByUrl { location: location.id, servers: Vec::new() });
                 found.len() - 1

@@ -1,12 +1,14 @@
 //! Redirects that lead to the page that they are: stored, they would be a loop for all clients.
 
+use super::cleaned;
 use crate::protocol;
 use crate::protocol::codec::Head;
+use yorozu_http::field;
 use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::Exchange;
 
 /// Whether the answer redirects to the page that its key stands for: stored, it would be a loop for all clients. Hosts
-/// are compared without port, and without the scheme if the key does not hold it.
+/// are compared without port, without the scheme if the key does not hold it, and arguments as far as it does.
 pub(super) fn leads_to_itself(exchange: &Exchange, head: &Head) -> bool {
     if !matches!(head.status, 301 | 302 | 303 | 307 | 308) {
         return false;
@@ -33,7 +35,8 @@ pub(super) fn leads_to_itself(exchange: &Exchange, head: &Head) -> bool {
     };
     let path = path.split(|byte| *byte == b'#').next().unwrap_or_default();
     // Nothing at all is a reference to what it was found at (RFC 3986, section 4.4).
-    let is_same_path = (path.is_empty() && !has_authority) || same_target(&own, path);
+    let is_same_path = (path.is_empty() && !has_authority)
+        || same_target(&own, path, |args| keyed_args(exchange, args));
     is_same_path && (is_own_scheme || !holds_scheme(exchange))
 }
 
@@ -59,7 +62,7 @@ fn is_of_web(scheme: &[u8]) -> bool {
 }
 
 /// Whether `reference`, without its authority, resolves to the target it was found at (RFC 3986, section 5.2).
-fn same_target(own: &[u8], reference: &[u8]) -> bool {
+fn same_target(own: &[u8], reference: &[u8], keyed: impl Fn(&[u8]) -> Vec<u8>) -> bool {
     let path_bytes = own.iter().position(|byte| *byte == b'?').unwrap_or(own.len());
     let kept = match reference.first() {
         None | Some(b'/') => &b""[..],
@@ -72,9 +75,30 @@ fn same_target(own: &[u8], reference: &[u8]) -> bool {
     let meant = if reference.is_empty() { b"/".to_vec() } else { [kept, reference].concat() };
     let normal = |target: &[u8]| {
         let target = yorozu_http::uri::normalize(target, false).ok()?;
-        Some((target.path, target.args.unwrap_or_default()))
+        Some((target.path, keyed(&target.args.unwrap_or_default())))
     };
     meant == own || normal(&meant).is_some_and(|meant| normal(own) == Some(meant))
+}
+
+/// As much of `args` as the key holds.
+fn keyed_args(exchange: &Exchange, args: &[u8]) -> Vec<u8> {
+    const WHOLE: [&str; 4] = ["args", "query_string", "request", "request_uri"];
+    let location = exchange.conf.location(exchange.location);
+    let has_key = super::settings::of(location).is_some_and(|conf| conf.cache_key.is_some());
+    let reads = exchange.conf.reads_of(exchange.location).filter(|_| has_key);
+    let Some(key) = reads.map(|reads| &reads.key) else { return args.to_vec() };
+    if WHOLE.iter().any(|name| key.has(name)) {
+        return args.to_vec();
+    }
+    let mut keyed = Vec::new();
+    if key.has("cache_uri") || key.has("cache_args") {
+        cleaned::append_args(exchange, args, &mut keyed);
+    }
+    for name in key.iter().filter_map(|source| source.strip_prefix("arg_")) {
+        keyed.push(b'&');
+        keyed.extend_from_slice(field::argument(args, name.as_bytes()).unwrap_or_default());
+    }
+    keyed
 }
 
 /// Whether the page has another key over the other scheme.
@@ -109,7 +133,7 @@ mod tests {
         ];
         for (own, reference, wanted) in table {
             assert_eq!(
-                same_target(own.as_bytes(), reference.as_bytes()),
+                same_target(own.as_bytes(), reference.as_bytes(), <[u8]>::to_vec),
                 wanted,
                 "{own} {reference}"
             );

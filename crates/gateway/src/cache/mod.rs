@@ -17,11 +17,11 @@
 
 pub mod alias;
 pub mod answer;
+pub mod cleaned;
 pub mod collector;
 pub mod counters;
 pub mod decision;
 pub mod directives;
-pub mod drop_args;
 pub mod early;
 pub mod eligibility;
 pub mod entry;

@@ -11,8 +11,15 @@ pub struct Definition {
 }
 
 /// Variables of ours that nginx does not have: a configuration written for it may have its own of that name.
-const OWN: [&str; 6] =
-    ["brotli_ratio", "cache_args", "cache_detail", "cache_status", "cache_uri", "zstd_ratio"];
+const OWN: [&str; 7] = [
+    "brotli_ratio",
+    "cache_args",
+    "cache_cookies",
+    "cache_detail",
+    "cache_status",
+    "cache_uri",
+    "zstd_ratio",
+];
 
 /// Fields of requests whose variables may not be defined as those of others may; nginx's.
 const FIELDS: [&str; 6] = [

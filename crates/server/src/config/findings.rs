@@ -27,7 +27,7 @@ pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = search.found;
     found.append(&mut super::cycles::of(tree));
     found.append(&mut super::shared_sockets::of(tree));
-    found.append(&mut super::dropped_args::of(tree));
+    found.append(&mut super::omitted::of(tree));
     found.append(&mut super::issued::of(tree));
     found.append(&mut super::scripts::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
@@ -196,12 +196,7 @@ impl<'a> Search<'a> {
             .into_iter()
             .find(|line| line.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"set-cookie")));
         if let Some(line) = ignored.filter(|_| !is_refused) {
-            self.add(
-                line,
-                format!(
-                    "responses that set cookies are stored with them and served to everyone: remove \"Set-Cookie\", or exclude visitors with cookies of their own by \"{family}_cache_bypass\" and \"{family}_no_cache\""
-                ),
-            );
+            self.add(line, stored_with_cookies(family));
         } else if !is_refused {
             for line in find("cache_bypass") {
                 if line.args.iter().any(|arg| self.is_personal(arg)) {
@@ -327,6 +322,13 @@ impl<'a> Search<'a> {
             }
         }
     }
+}
+
+/// Of `*_ignore_headers Set-Cookie` where that is a fault.
+pub(super) fn stored_with_cookies(family: &str) -> String {
+    format!(
+        "responses that set cookies are stored with them and served to everyone: remove \"Set-Cookie\", or exclude visitors with cookies of their own by \"{family}_cache_bypass\" and \"{family}_no_cache\""
+    )
 }
 
 /// Where answers are stored, and under which key.

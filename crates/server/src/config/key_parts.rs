@@ -30,17 +30,20 @@ fn texts(location: &LocationConf, reads: &Reads) -> Vec<String> {
     let mut texts = Vec::new();
     // A location that spells the arguments it sends, spells those of its key.
     let spells = reads.told.iter().any(|source| source.starts_with("arg_"));
-    if !reads.keyed_of_url.target && !has_any(&reads.key, &["args", "query_string"]) && !spells {
+    if !reads.keyed_of_url.target
+        && !has_any(&reads.key, &["args", "cache_args", "query_string"])
+        && !spells
+    {
         texts.extend(first(&reads.key, "arg_").map(|name| {
             format!(
-                "the key contains \"${name}\" of all arguments that the application sees, which may read them in another way and so make the page for others: put \"$request_uri\" into the key, or \"$cache_uri\" with \"cache_drop_args\""
+                "the key contains \"${name}\" of all arguments that the application sees, which may read them in another way and so make the page for others: put \"$request_uri\" into the key, or \"$cache_uri\" with \"cache_keep_args\""
             )
         }));
     }
     if !reads.key.has("http_cookie") && is_sent(b"cookie") {
         texts.extend(first(&reads.key, "cookie_").map(|name| {
             format!(
-                "the key contains \"${name}\" of all cookies that the application sees, which may read them in another way and so make the page for others: have it see only this one, or put \"$http_cookie\" into the key"
+                "the key contains \"${name}\" of all cookies that the application sees, which may read them in another way and so make the page for others: have it see only \"$cache_cookies\", with \"cache_keep_cookies\", or put \"$http_cookie\" into the key"
             )
         }));
     }

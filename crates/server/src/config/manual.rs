@@ -153,6 +153,8 @@ fn is_own(name: &str) -> bool {
         || matches!(
             name,
             "cache_drop_args"
+                | "cache_keep_args"
+                | "cache_keep_cookies"
                 | "cache_ignore_headers"
                 | "cache_purge_api"
                 | "cache_purge_bus"

@@ -1,12 +1,13 @@
 //! From text to settings, and what is wrong with them as a whole.
 
+mod applications;
 mod cycles;
-mod dropped_args;
 mod findings;
 mod issued;
 mod key_parts;
 pub mod load;
 pub mod manual;
+mod omitted;
 pub mod reads;
 mod scope;
 mod scripts;
@@ -18,12 +19,18 @@ use yorozu_conf::Tree;
 use yorozu_kernel::exchange::conf::Config;
 
 /// What is probably not meant in a configuration, by its text and by what it does: `-t` and the log say it.
-pub fn findings_of(tree: &Tree, config: &Arc<Config>) -> impl Iterator<Item = scope::Finding> {
-    let of_text = findings::of(tree).into_iter();
-    of_text
-        .chain(visitors::of(tree, config))
+pub fn findings_of(tree: &Tree, config: &Arc<Config>) -> Vec<scope::Finding> {
+    let mut found = findings::of(tree);
+    for finding in visitors::of(tree, config)
+        .into_iter()
         .chain(scripts::sent(tree, config))
         .chain(key_parts::of(tree, config))
+    {
+        if !found.contains(&finding) {
+            found.push(finding);
+        }
+    }
+    found
 }
 
 #[cfg(test)]

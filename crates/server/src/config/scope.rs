@@ -91,12 +91,29 @@ pub(super) fn each_server<'a>(tree: &'a Tree, mut each: impl FnMut(usize, &Scope
     }
 }
 
+/// Calls `each` for every line, blocks and what is in them included.
+pub(super) fn each_line(lines: &[Directive], each: &mut dyn FnMut(&Directive)) {
+    for line in lines {
+        each(line);
+        each_line(inside(line), each);
+    }
+}
+
+/// Whether a name or an argument in these lines is meant, or in the blocks in them.
+pub(super) fn any_word(lines: &[Directive], is_meant: &dyn Fn(&[u8]) -> bool) -> bool {
+    lines.iter().any(|line| {
+        is_meant(&line.name)
+            || line.args.iter().any(|word| is_meant(word))
+            || any_word(inside(line), is_meant)
+    })
+}
+
 /// Whether rows stand in the line's block, and no directives; there may be many.
 pub(super) fn holds_rows(line: &Directive) -> bool {
     matches!(&line.name[..], b"charset_map" | b"geo" | b"map" | b"split_clients" | b"types")
 }
 
 pub(super) fn mentions_cookies(text: &[u8]) -> bool {
-    memchr::memmem::find(text, b"$http_cookie").is_some()
-        || memchr::memmem::find(text, b"$cookie_").is_some()
+    const NAMES: [&[u8]; 3] = [b"$http_cookie", b"$cookie_", b"$cache_cookies"];
+    NAMES.iter().any(|name| memchr::memmem::find(text, name).is_some())
 }

@@ -1,19 +1,20 @@
-//! Finding: a page cache in front of WordPress that mixes the pages of known visitors with everybody's.
+//! Finding: a page cache that mixes the pages of known visitors with everyone's.
 //!
-//! What a configuration does with a cookie is spread over `map`, `set`, `if`, several locations and
-//! regular expressions. So it is not read but tried: requests with the cookies that WordPress,
-//! WooCommerce and PHP tell visitors by run through the phases as far as the gateway, dry.
+//! What a configuration does with a cookie is spread over `map`, `set`, `if`, several locations and regular expressions. So it
+//! is not read but tried: requests with the cookies that the application tells visitors by ([`applications`]), and with
+//! `Authorization`, run through the phases as far as the gateway, dry. Where responses that set cookies are stored, it is tried
+//! with a cookie of an application that none knows.
 
-use super::scope::{Finding, Scope, each_server, is_silenced, mentions_cookies};
+use super::applications::{self, Cookie, Served};
+use super::scope::{Finding, Scope, any_word, each_server, is_silenced};
 use crate::control::explain;
 use crate::handlers;
-use memchr::memmem::Finder;
 use std::collections::HashSet;
-use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
 use yorozu_conf::{Directive, Position, Tree};
+use yorozu_gateway::cache::directives::IgnoreHeaders;
 use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::protocol;
 use yorozu_kernel::config::servers::{LocationSet, ServerId};
@@ -22,27 +23,9 @@ use yorozu_kernel::exchange::conf::{Config, LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::find_config;
 
-/// How a cookie begins, and what browsers send. The cookie of wp-admin never comes alone.
-const COOKIES: [(&str, &str); 8] = [
-    ("wordpress_logged_in_", "wordpress_logged_in_0123456789abcdef0123456789abcdef=admin%7C1%7Ca"),
-    (
-        "wordpress_sec_",
-        "wordpress_sec_0123456789abcdef0123456789abcdef=admin%7C1%7Ca; wordpress_logged_in_0123456789abcdef0123456789abcdef=admin%7C1%7Ca",
-    ),
-    ("wp-postpass_", "wp-postpass_0123456789abcdef0123456789abcdef=%24P%24Ba"),
-    ("comment_author_", "comment_author_0123456789abcdef0123456789abcdef=Visitor"),
-    ("woocommerce_items_in_cart", "woocommerce_items_in_cart=1"),
-    ("woocommerce_cart_hash", "woocommerce_cart_hash=0123456789abcdef0123456789abcdef"),
-    (
-        "wp_woocommerce_session_",
-        "wp_woocommerce_session_0123456789abcdef0123456789abcdef=t_1%7C%7C2%7C%7C3",
-    ),
-    ("PHPSESSID", "PHPSESSID=0123456789abcdef0123456789"),
-];
-/// Words that tell a configuration for WordPress, beside names that begin with `wp-`.
-const SIGNS: [&[u8]; 3] = [b"wordpress", b"woocommerce", b"comment_author"];
-/// Files that tell its folder.
-const FILES: [&str; 2] = ["wp-load.php", "wp-settings.php"];
+/// A session of an application that none knows.
+const UNHEARD: Visitor = Visitor::Cookie(Cookie("session_of_any_application"));
+const AUTHORIZATION: &str = "the header \"Authorization\"";
 /// Addresses that are tried in each server, beside those of its locations.
 const PATHS: [&str; 6] =
     ["/a-page/", "/", "/index.php", "/2026/11/a-page/", "/feed/", "/wp-json/wp/v2/posts"];
@@ -58,31 +41,32 @@ pub(super) fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     let conf = Rc::new(WorkerConf::new(Arc::clone(config), || {}));
     let mut found = Vec::new();
     each_server(tree, |number, scope| {
-        if !is_wordpress(scope.lines, scope.outer.map_or(&[], |http| http.lines)) {
+        let used = with_maps(scope.lines, scope.outer.map_or(&[], |http| http.lines));
+        let Served { applications, is_certain } = applications::of(scope, &used);
+        let mut visitors: Vec<Visitor> = Vec::new();
+        for cookie in applications.iter().flat_map(|it| &it.cookies) {
+            let visitor = Visitor::Cookie(*cookie);
+            if !visitors.contains(&visitor) {
+                visitors.push(visitor);
+            }
+        }
+        if !applications.is_empty() {
+            visitors.push(Visitor::Authorized);
+        }
+        let server = ServerId(u32::try_from(number).expect("few servers"));
+        let stores_cookies = |location: &LocationConf| {
+            let gateway = settings::of(location);
+            gateway.is_some_and(|it| it.ignore_headers.contains(IgnoreHeaders::SET_COOKIE))
+        };
+        if visitors.is_empty() && !config.locations_of(server).iter().any(stores_cookies) {
             return;
         }
-        let id = ServerId(u32::try_from(number).expect("few servers"));
-        for mixed in (Trial { conf: &conf, server: id }).mixed() {
+        for mixed in (Trial { conf: &conf, server, visitors, is_certain }).mixed() {
             mixed.tell(scope, &mut found);
         }
     });
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
-}
-
-/// Whether a server's lines, the maps it uses, or its folder show a WordPress. Other programs use `index.php` in the same
-/// way: that counts only if no cookie is looked at.
-fn is_wordpress(server: &[Directive], http: &[Directive]) -> bool {
-    let is_folder = |line: &Directive| {
-        let folder = String::from_utf8_lossy(line.args.first().map_or(&b""[..], |word| word));
-        &line.name[..] == b"root"
-            && FILES.iter().any(|file| Path::new(&*folder).join(file).exists())
-    };
-    let used = with_maps(server, http);
-    let has = |is_meant: &dyn Fn(&[u8]) -> bool| used.iter().any(|lines| any_word(lines, is_meant));
-    has(&is_sign)
-        || any_line(server, &is_folder)
-        || has(&|word| word.ends_with(b"/index.php?$args")) && !has(&mentions_cookies)
 }
 
 /// A server's lines, what holds for every cache, and the maps whose variables they use, directly or by way of other
@@ -109,27 +93,26 @@ fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Dir
     used
 }
 
-fn is_sign(word: &[u8]) -> bool {
-    let is_name = |at: usize| at == 0 || !word[at - 1].is_ascii_alphanumeric();
-    static FINDERS: LazyLock<Vec<Finder<'_>>> =
-        LazyLock::new(|| SIGNS.iter().map(|sign| Finder::new(*sign)).collect());
-    let lower = word.to_ascii_lowercase();
-    FINDERS.iter().any(|sign| sign.find(&lower).is_some())
-        || memchr::memmem::find_iter(word, b"wp-").any(is_name)
-}
-
 fn contains(word: &[u8], part: &[u8]) -> bool {
     memchr::memmem::find(&word.to_ascii_lowercase(), &part.to_ascii_lowercase()).is_some()
 }
 
-fn any_line(lines: &[Directive], is_meant: &dyn Fn(&Directive) -> bool) -> bool {
-    lines.iter().any(|line| {
-        is_meant(line) || line.block.as_ref().is_some_and(|block| any_line(block, is_meant))
-    })
+/// Someone who may get pages of their own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Visitor {
+    Cookie(Cookie),
+    /// With a name and a password, or a token.
+    Authorized,
 }
 
-fn any_word(lines: &[Directive], is_meant: &dyn Fn(&[u8]) -> bool) -> bool {
-    any_line(lines, &|line| is_meant(&line.name) || line.args.iter().any(|word| is_meant(word)))
+impl Visitor {
+    /// The lines of the visitor's requests.
+    fn fields(self) -> String {
+        match self {
+            Self::Cookie(cookie) => format!("Cookie: {}\r\n", cookie.example()),
+            Self::Authorized => "Authorization: Basic dTpw\r\n".to_owned(),
+        }
+    }
 }
 
 /// What happens to a request at the gateway it comes to.
@@ -140,22 +123,29 @@ struct Outcome {
     key: Key,
     is_bypassed: bool,
     is_refused: bool,
+    /// Whether responses are stored that set cookies.
+    stores_cookies: bool,
 }
 
 /// The server whose behaviour is tried.
 struct Trial<'a> {
     conf: &'a Rc<WorkerConf>,
     server: ServerId,
+    visitors: Vec<Visitor>,
+    /// Whether there are no others.
+    is_certain: bool,
 }
 
 /// A location that mixes pages, and the visitors whose pages it mixes.
 struct Mixed {
     at: Position,
     family: &'static str,
-    /// Cookies whose visitors get stored pages.
-    shown: Vec<&'static str>,
-    /// Cookies whose visitors' pages are stored.
-    stored: Vec<&'static str>,
+    /// Who gets stored pages.
+    shown: Vec<Visitor>,
+    /// Whose pages are stored.
+    stored: Vec<Visitor>,
+    /// Whether these may be those that an application sets a cookie for.
+    stores_cookies: bool,
 }
 
 impl Trial<'_> {
@@ -165,7 +155,7 @@ impl Trial<'_> {
         for scheme in self.schemes() {
             for path in self.paths() {
                 let url = format!("{scheme}://{}{path}", self.host());
-                let Some(public) = self.ask(&url, "") else { continue };
+                let Some(public) = self.ask(&url, None) else { continue };
                 // Nothing is stored: there is nothing to mix.
                 if public.is_bypassed && public.is_refused {
                     continue;
@@ -218,9 +208,8 @@ impl Trial<'_> {
     }
 
     /// `None`: the request comes to no gateway that stores.
-    fn ask(&self, url: &str, cookie: &str) -> Option<Outcome> {
-        let fields =
-            if cookie.is_empty() { String::new() } else { format!("Cookie: {cookie}\r\n") };
+    fn ask(&self, url: &str, visitor: Option<Visitor>) -> Option<Outcome> {
+        let fields = visitor.map_or_else(String::new, Visitor::fields);
         let head = explain::head(url, "GET", &fields).ok()?;
         let mut asked = explain::asked(self.conf, head.as_bytes()).ok()?;
         find_config::begin(&mut asked).ok()?;
@@ -245,26 +234,48 @@ impl Trial<'_> {
             key,
             is_bypassed,
             is_refused,
+            stores_cookies: gateway.ignore_headers.contains(IgnoreHeaders::SET_COOKIE),
         })
     }
 
-    /// What is different with each cookie, and should be.
+    /// What is the same for each visitor, and should not be.
     fn compare(&self, url: &str, public: &Outcome) -> Option<Mixed> {
         let (mut shown, mut stored) = (Vec::new(), Vec::new());
-        for (name, cookie) in COOKIES {
-            let Some(own) = self.ask(url, cookie) else { continue };
-            let is_apart = !Arc::ptr_eq(&own.zone, &public.zone) || own.key != public.key;
+        for visitor in &self.visitors {
+            let Some(own) = self.ask(url, Some(*visitor)) else { continue };
             // What is never stored cannot be shown either, and the other way round.
-            if !is_apart && !own.is_bypassed && !public.is_refused {
-                shown.push(name);
+            if own.is_shown(public) {
+                shown.push(*visitor);
             }
-            if !is_apart && !own.is_refused && !public.is_bypassed {
-                stored.push(name);
+            // What is asked for with a password is stored only where the response says that it is for all.
+            if own.is_stored(public) && *visitor != Visitor::Authorized {
+                stored.push(*visitor);
             }
         }
-        let is_any = !shown.is_empty() || !stored.is_empty();
+        let is_of_any = || {
+            let own = self.ask(url, Some(UNHEARD));
+            !self.is_certain && own.is_some_and(|own| own.is_stored(public))
+        };
+        let stores_cookies = public.stores_cookies && (!stored.is_empty() || is_of_any());
+        let is_any = !shown.is_empty() || !stored.is_empty() || stores_cookies;
         let (at, family) = (public.at.clone(), public.family);
-        is_any.then_some(Mixed { at, family, shown, stored })
+        is_any.then_some(Mixed { at, family, shown, stored, stores_cookies })
+    }
+}
+
+impl Outcome {
+    fn is_apart(&self, public: &Self) -> bool {
+        !Arc::ptr_eq(&self.zone, &public.zone) || self.key != public.key
+    }
+
+    /// Whether this visitor gets what was stored for `public` ones.
+    fn is_shown(&self, public: &Self) -> bool {
+        !self.is_apart(public) && !self.is_bypassed && !public.is_refused
+    }
+
+    /// Whether `public` visitors get what was stored for this one.
+    fn is_stored(&self, public: &Self) -> bool {
+        !self.is_apart(public) && !self.is_refused && !public.is_bypassed
     }
 }
 
@@ -284,19 +295,19 @@ impl Mixed {
         };
         let zone = name("cache");
         let both: Vec<_> =
-            self.shown.iter().filter(|name| self.stored.contains(name)).copied().collect();
-        let only = |names: &[&'static str]| -> Vec<_> {
-            names.iter().filter(|name| !both.contains(name)).copied().collect()
+            self.shown.iter().filter(|it| self.stored.contains(it)).copied().collect();
+        let only = |visitors: &[Visitor]| -> Vec<_> {
+            visitors.iter().filter(|visitor| !both.contains(visitor)).copied().collect()
         };
         let (shown, stored) = (only(&self.shown), only(&self.stored));
-        let mut add = |cookies: &[&str], at: Position, text: String| {
+        let mut add = |is_one: bool, at: Position, text: String| {
             let finding = Finding { text, at };
-            if !cookies.is_empty() && !found.contains(&finding) {
+            if is_one && !found.contains(&finding) {
                 found.push(finding);
             }
         };
         add(
-            &both,
+            !both.is_empty(),
             line(&[&refusal, &bypass, &zone]),
             format!(
                 "visitors with {} share stored pages with everyone, in both directions: make \"{bypass}\" and \"{refusal}\" apply to them, as presets/visitor.conf does",
@@ -304,7 +315,7 @@ impl Mixed {
             ),
         );
         add(
-            &stored,
+            !stored.is_empty(),
             line(&[&refusal, &bypass]),
             format!(
                 "what visitors with {} get is stored and served to everyone: make \"{refusal}\" apply to them",
@@ -312,20 +323,32 @@ impl Mixed {
             ),
         );
         add(
-            &shown,
+            !shown.is_empty(),
             line(&[&bypass, &refusal]),
             format!(
                 "visitors with {} are served everyone's stored pages: make \"{bypass}\" apply to them",
                 listed(&shown)
             ),
         );
+        if self.stores_cookies {
+            let at = line(&[&name("ignore_headers")]);
+            add(true, at, super::findings::stored_with_cookies(self.family));
+        }
     }
 }
 
-/// `the cookies "a", "b"`
-fn listed(cookies: &[&str]) -> String {
+/// `the cookies "a", "b"`, `the header "Authorization"`
+fn listed(visitors: &[Visitor]) -> String {
+    let cookies: Vec<_> = (visitors.iter())
+        .filter_map(|visitor| match visitor {
+            Visitor::Cookie(Cookie(name)) => Some(format!("\"{name}\"")),
+            Visitor::Authorized => None,
+        })
+        .collect();
     let word = if cookies.len() == 1 { "cookie" } else { "cookies" };
-    format!("the {word} \"{}\"", cookies.join("\", \""))
+    let cookies = (!cookies.is_empty()).then(|| format!("the {word} {}", cookies.join(", ")));
+    let header = visitors.contains(&Visitor::Authorized).then(|| AUTHORIZATION.to_owned());
+    [cookies, header].into_iter().flatten().collect::<Vec<_>>().join(" or ")
 }
 
 /// Looks, from the block that begins at `at`, outwards: of several on one line, from one that asks a
@@ -353,8 +376,15 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// What is found in the lines of a server, behind those of `http`, with zones `z` and `y`.
+    /// As [`all_found`], without what is said of `Authorization` alone.
     fn found(http: &str, server: &str) -> Vec<String> {
+        let mut found = all_found(http, server);
+        found.retain(|text| !text.contains(&format!("visitors with {AUTHORIZATION}")));
+        found
+    }
+
+    /// What is found in the lines of a server, behind those of `http`, with zones `z` and `y`.
+    fn all_found(http: &str, server: &str) -> Vec<String> {
         let text = format!(
             "http {{ fastcgi_cache_path cache/z keys_zone=z:1m; fastcgi_cache_path cache/y keys_zone=y:1m; {http} server {{ listen 127.0.0.1:8999; {server} }} }}"
         );
@@ -370,14 +400,14 @@ mod tests {
         )
     }
 
-    const ALL: &str = "wordpress_logged_in_|wordpress_sec_|wp-postpass_|comment_author_|woocommerce_|wp_woocommerce_session_|PHPSESSID";
+    const ALL: &str = "wordpress_logged_in_|wp-postpass_|comment_author_|woocommerce_|wp_woocommerce_session_|edd_|PHPSESSID";
 
     #[test]
     fn every_way_to_leave_known_visitors_out_is_understood() {
         let map = format!("map $http_cookie $own {{ default 0; \"~(^|; )({ALL})\" 1; }}");
         let both = "fastcgi_cache_bypass $own; fastcgi_no_cache $own;";
         let set = format!("set $own 0; if ($http_cookie ~ ({ALL})) {{ set $own 1; }}");
-        let each = "$cookie_PHPSESSID $cookie_woocommerce_items_in_cart $cookie_woocommerce_cart_hash $cookie_wp_woocommerce_session_0123456789abcdef0123456789abcdef $own";
+        let each = "$cookie_PHPSESSID $cookie_woocommerce_items_in_cart $cookie_woocommerce_recently_viewed $cookie_wp_woocommerce_session_0123456789abcdef0123456789abcdef $own";
         let direct = format!("fastcgi_cache_bypass {each}; fastcgi_no_cache {each};");
         let named = format!(
             "location @php {{ fastcgi_pass unix:/php; }} {}",
@@ -410,12 +440,7 @@ mod tests {
             ("", site("", "fastcgi_no_cache 1; fastcgi_cache_bypass 1;")),
             ("", site("", "fastcgi_cache off;").replace("fastcgi_cache z;", "")),
             // Nothing here is WordPress's.
-            (
-                "",
-                site("", "")
-                    .replace("wp-config.php", "config.php")
-                    .replace("$args", "$query_string"),
-            ),
+            ("", site("", "").replace("wp-config.php", "config.php")),
             (
                 "",
                 site("", "fastcgi_no_cache $cookie_other;").replace("wp-config.php", "config.php"),
@@ -428,23 +453,19 @@ mod tests {
 
     #[test]
     fn each_cookie_that_is_left_out_is_named() {
-        for (name, _) in COOKIES.iter().filter(|(name, _)| *name != "wordpress_sec_") {
-            let rest =
-                ALL.replace("|woocommerce_|", "|woocommerce_items_in_cart|woocommerce_cart_hash|");
-            let rest: Vec<_> = rest.split('|').filter(|other| other != name).collect();
-            let rest = rest.join("|").replace("wordpress_sec_|", "");
-            let rest =
-                if *name == "wordpress_logged_in_" { rest.replace("wordpress", "x") } else { rest };
+        let all = ALL
+            .replace("|woocommerce_|", "|woocommerce_items_in_cart|woocommerce_recently_viewed|");
+        for name in all.split('|') {
+            let rest: Vec<_> = all.split('|').filter(|other| *other != name).collect();
+            let rest = rest.join("|");
             let map = format!("map $http_cookie $own {{ default 0; \"~(^|; )({rest})\" 1; }}");
             let server = site("", "\nfastcgi_cache_bypass $own;\nfastcgi_no_cache $own;");
             let found = found(&map, &server);
             assert_eq!(found.len(), 1, "{name}: {found:?}");
             assert!(found[0].starts_with("3: visitors with the cookie"), "{name}: {found:?}");
-            assert!(found[0].contains(&format!("\"{name}\"")), "{name}: {found:?}");
-            assert_eq!(
-                found[0].matches("_in_\"").count(),
-                usize::from(*name == "wordpress_logged_in_")
-            );
+            assert!(found[0].contains(&format!("\"{name}")), "{name}: {found:?}");
+            let is_login = name == "wordpress_logged_in_";
+            assert_eq!(found[0].matches("_in_*\"").count(), usize::from(is_login));
         }
     }
 
@@ -456,14 +477,6 @@ mod tests {
             (
                 "",
                 site("", "").replace("fastcgi_cache z", "\nfastcgi_cache z"),
-                "share stored pages",
-                2,
-            ),
-            (
-                "",
-                site("", "")
-                    .replace("fastcgi_cache z", "\nfastcgi_cache z")
-                    .replace("wp-config", "config"),
                 "share stored pages",
                 2,
             ),
@@ -515,14 +528,68 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_wordpress_in_it_is_a_sign() {
+    fn what_stands_in_the_folder_says_which_cookies_count() {
         let folder = std::env::temp_dir().join(format!("yorozu-visitors.{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let server = site("", "").replace("wp-config", "config").replace("$args", "$query_string");
-        let server = server.replace("/srv/none", &folder.display().to_string());
-        assert_eq!(found("", &server), Vec::<String>::new());
-        std::fs::write(folder.join("wp-load.php"), "").unwrap();
-        assert_eq!(found("", &server).len(), 1);
+        let public = folder.join("public");
+        std::fs::create_dir_all(&public).unwrap();
+        let server = site("", "").replace("wp-config", "config");
+        let server = server.replace("/srv/none", &public.display().to_string());
+        assert_eq!(all_found("", &server), Vec::<String>::new());
+        for (file, named, others) in [
+            ("public/wp-load.php", &["wordpress_logged_in_*", "PHPSESSID"][..], "woocommerce"),
+            ("public/wp-content/plugins/woocommerce", &["woocommerce_items_in_cart"], "edd_"),
+            ("public/bl-kernel", &["BLUDIT-KEY"], "wordpress"),
+            // The folder above the root is looked into as well.
+            ("artisan", &["*_session"], "BLUDIT"),
+        ] {
+            let path = folder.join(file);
+            std::fs::create_dir_all(&path).unwrap();
+            let said = all_found("", &server).join("\n");
+            assert!(named.iter().all(|name| said.contains(&format!("\"{name}\""))), "{said}");
+            assert!(said.contains(AUTHORIZATION) && !said.contains(others), "{said}");
+            if !file.ends_with("load.php") {
+                std::fs::remove_dir_all(public.join("wp-load.php")).ok();
+                std::fs::remove_dir_all(&path).unwrap();
+            }
+        }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn cookies_that_responses_set_are_kept_apart_whatever_they_are_called() {
+        let said = |http: &str, lines: &str| {
+            let server = site("", &format!("\nfastcgi_ignore_headers Set-Cookie;{lines}"));
+            all_found(http, &server.replace("wp-config", "config")).join("\n")
+        };
+        let rule =
+            |names: &str| format!("map $http_cookie $own {{ default 0; \"~(^|; )({names})\" 1; }}");
+        let both = "fastcgi_cache_bypass $own; fastcgi_no_cache $own;";
+        // A list of names that are known says nothing of the application's.
+        for names in ["PHPSESSID", "wordpress_|laravel_session|BLUDIT-KEY"] {
+            let said = said(&rule(names), both);
+            assert!(said.contains("2: responses that set cookies are stored"), "{names}: {said}");
+        }
+        assert_eq!(said(&rule("."), both), "");
+        assert_eq!(
+            said("", "fastcgi_no_cache $http_cookie; fastcgi_cache_bypass $http_cookie;"),
+            ""
+        );
+        // Known by its words, and each of its cookies is left out.
+        let server = site("", &format!("fastcgi_ignore_headers Set-Cookie; {both}"));
+        assert_eq!(found(&rule(ALL), &server), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_password_in_the_request_is_for_pages_of_its_own() {
+        let map = format!("map $http_cookie $own {{ default 0; \"~{ALL}\" 1; }}");
+        let lines = |more| format!("\nfastcgi_cache_bypass $own{more}; fastcgi_no_cache $own;");
+        let said = all_found(&map, &site("", &lines(""))).join("\n");
+        assert!(
+            said.starts_with("2: visitors with the header \"Authorization\" are served"),
+            "{said}"
+        );
+        for more in [" $http_authorization", " $remote_user"] {
+            assert_eq!(all_found(&map, &site("", &lines(more))), Vec::<String>::new(), "{more}");
+        }
     }
 }

@@ -227,7 +227,7 @@ impl Server {
     fn note_findings(&self, tree: Tree) {
         let (config, said) = (Arc::clone(&self.config), Arc::clone(&self.said));
         let work = move || {
-            for text in findings_of(&tree, &config).map(|finding| finding.to_string()) {
+            for text in findings_of(&tree, &config).iter().map(ToString::to_string) {
                 let is_new =
                     said.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone());
                 if is_new {

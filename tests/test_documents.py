@@ -13,7 +13,7 @@ MADE = {'directives.md', 'personal-cookies.md'}
 TROUBLE = ROOT / 'docs/troubleshooting.md'
 # Whose every message must be explained: what `-t` warns of, faults of the cache, what the process says of itself, refusals of
 # directives that nginx does not have, several machines, certificates, the console and purges by requests.
-EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'visitors', 'omitted', 'shared_sockets', 'cycles', 'issued', 'scripts')] + [
+EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'visitors', 'omitted', 'shared_sockets', 'cycles', 'issued', 'path_info', 'scripts')] + [
     'crates/cache/src/lib.rs', 'crates/server/src/process/cache_manager.rs', 'crates/modules/src/filters/more_headers/directives.rs',
     'crates/server/src/console/access.rs', 'crates/server/src/console/mod.rs', 'crates/server/src/control/batch.rs', 'crates/server/src/control/purge_api.rs'
 ] + [f'crates/gateway/src/cache/{name}.rs' for name in ('cleaned', 'early', 'purge')

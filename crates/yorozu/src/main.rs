@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use yorozu_server::config::load::{Kept, Loaded, Request, load};
+use yorozu_server::config::load::{Faults, Kept, Loaded, Request, check, load};
 use yorozu_server::config::{findings_of, reads};
 use yorozu_server::process::{self, daemon, handover, pid, sockets};
 
@@ -83,10 +83,19 @@ fn main() -> ExitCode {
 }
 
 fn fail(problem: &str) -> ExitCode {
+    complain(problem);
+    ExitCode::FAILURE
+}
+
+fn complain(problem: &str) {
     if !problem.is_empty() {
         eprintln!("yorozu: [emerg] {problem}");
     }
-    ExitCode::FAILURE
+    if problem.starts_with("host not found in upstream") {
+        eprintln!(
+            "yorozu: [notice] for a name that is not there yet, write \"server NAME resolve;\" in an \"upstream\" with \"zone\", and \"resolver\": its site answers 502 until then, and the others start"
+        );
+    }
 }
 
 fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
@@ -97,12 +106,18 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     let request = options.request();
     let file = request.file.display();
     let failed = |problem: String| {
-        eprintln!("yorozu: [emerg] {problem}");
+        complain(&problem);
         eprintln!("yorozu: configuration file {file} test failed");
         // All is said.
         String::new()
     };
-    let loaded = read(&request, &Kept::for_test()).map_err(failed)?;
+    let loaded =
+        check(&request, &Kept::for_test()).map_err(|Faults { mut errors, warnings }| {
+            warnings.iter().for_each(|warning| eprintln!("yorozu: [warn] {warning}"));
+            let last = errors.pop().map_or_else(String::new, |error| error.to_string());
+            errors.iter().for_each(|error| complain(&error.to_string()));
+            failed(last)
+        })?;
     for warning in &loaded.config.warnings {
         eprintln!("yorozu: [warn] {warning}");
     }

@@ -11,13 +11,21 @@ use yorozu_conf::{ConfError, Directive as Line, Position};
 /// The walk over the tree.
 pub struct Loader<'a> {
     pub env: &'a Env,
+    /// Where lines are noted that are refused, and the walk goes on behind them; else it ends at the first.
+    pub faults: Option<Vec<ConfError>>,
 }
 
 impl Loader<'_> {
     /// Reads the directives of one block.
+    ///
+    /// # Errors
+    /// The first line that is refused, unless such lines are noted.
     pub fn walk(&mut self, block: &mut Block, lines: &[Line]) -> Result<(), ConfError> {
         for line in lines {
-            self.directive(block, line)?;
+            match (self.directive(block, line), &mut self.faults) {
+                (Err(fault), Some(faults)) => faults.push(fault),
+                (done, _) => done?,
+            }
         }
         Ok(())
     }
@@ -212,6 +220,13 @@ fn location_name(env: &Env, args: &[Bytes]) -> Result<LocationName, ValueError> 
         b"~" => LocationName::Regex(Regex::compile(&pattern, false, env)?),
         b"~*" => LocationName::Regex(Regex::compile(&pattern, true, env)?),
         b"" if pattern.starts_with(b"@") => LocationName::Named(pattern),
+        // A condition, to newer nginx; an access rule in it must not be silently off.
+        b"" if pattern.starts_with(b"$") => {
+            let text = String::from_utf8_lossy(&pattern);
+            return Err(ValueError(format!(
+                "predicate locations are not supported: write \"if ({text})\" for \"location {text}\""
+            )));
+        }
         b"" => LocationName::Prefix { path: pattern, no_regex: false },
         other => {
             let other = String::from_utf8_lossy(other);

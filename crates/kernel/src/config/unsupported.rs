@@ -21,7 +21,8 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_auth_require", &["auth_require"]),
-    ("http_core", &["error_log_tag"]),
+    ("http_core", &["client_body_early_read", "error_log_tag"]),
+    ("http_json", &["json_set"]),
     ("http_degradation", &["degradation", "degrade"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),
     (

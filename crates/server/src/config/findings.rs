@@ -30,6 +30,7 @@ pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     found.append(&mut super::omitted::of(tree));
     found.append(&mut super::issued::of(tree));
     found.append(&mut super::scripts::of(tree));
+    found.append(&mut super::path_info::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }
@@ -446,6 +447,21 @@ mod tests {
         ("location ~ /a.phpx {}", "", 0),
         ("location ~ .php$ {} # yorozu: intended", "", 0),
         ("try_files @a $uri =404;", "only as the last", 1),
+        (
+            "fastcgi_split_path_info ^(.+?\\.php)(/.*)$; location / { try_files $fastcgi_script_name =404;\nfastcgi_param PATH_INFO $fastcgi_path_info; }",
+            "PATH_INFO\" is always empty",
+            2,
+        ),
+        (
+            "fastcgi_split_path_info ^(.+?\\.php)(/.*)$; location / { try_files $fastcgi_script_name =404; set $path_info $fastcgi_path_info; fastcgi_param PATH_INFO $path_info; }",
+            "",
+            0,
+        ),
+        (
+            "fastcgi_split_path_info ^(.+?\\.php)(/.*)$; location / { try_files $uri =404; fastcgi_param PATH_INFO $fastcgi_path_info; }",
+            "",
+            0,
+        ),
         ("try_files $uri @a;", "", 0),
         ("if ($cookie_cart != \"0\") {}", "without the cookie match", 1),
         ("if ($cookie_cart != \"\") {}", "", 0),

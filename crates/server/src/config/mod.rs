@@ -1,13 +1,16 @@
 //! From text to settings, and what is wrong with them as a whole.
 
 mod applications;
+mod compile;
 mod cycles;
 mod findings;
+mod given;
 mod issued;
 mod key_parts;
 pub mod load;
 pub mod manual;
 mod omitted;
+mod path_info;
 pub mod reads;
 mod scope;
 mod scripts;

@@ -9,6 +9,40 @@ use std::{fs, io};
 use yorozu_testkit::server::{Folder, Server};
 
 #[test]
+fn a_test_names_every_line_that_is_refused_and_what_is_warned_of() {
+    let folder = Folder::new();
+    let text = "events {}\nhttp { foo on;\nserver { listen nowhere:x; location / { bar;\nroot; }\nlocation ~ .php$ { return 403; } location $admin { return 403; } } }";
+    fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    let (is_fine, said) = run(&folder, &["-t"]);
+    let expected = [
+        ("[warn] the dot before \"php\" in \".php$\"", 5),
+        ("[emerg] unknown directive \"foo\"", 2),
+        ("[emerg] invalid port in \"nowhere:x\" of the \"listen\" directive", 3),
+        ("[emerg] unknown directive \"bar\"", 3),
+        ("[emerg] invalid number of arguments in \"root\"", 4),
+        ("[emerg] predicate locations are not supported", 5),
+    ];
+    let mut rest = &said[..];
+    for (part, line) in expected {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part}: {said}"));
+        rest = &rest[at..];
+        let end = rest.find('\n').unwrap();
+        assert!(rest[..end].ends_with(&format!("nginx.conf:{line}")), "{part}: {said}");
+        rest = &rest[end..];
+    }
+    assert!(!is_fine && rest.contains("test failed"), "{said}");
+    // As nginx, which starts with none of them.
+    assert_eq!(run(&folder, &[]).1.matches("[emerg]").count(), 1);
+    let text = "events {} http { server { location / { proxy_pass http://no-such.invalid; } } }";
+    fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    for args in [&["-t"][..], &[]] {
+        let said = run(&folder, args).1;
+        let at = said.find("host not found in upstream \"no-such.invalid\" in ");
+        assert!(at.is_some_and(|at| said[at..].contains("server NAME resolve;")), "{said}");
+    }
+}
+
+#[test]
 fn variables_that_need_themselves_or_too_many_others_end_no_process() {
     let folder = Folder::new();
     let row: String = (0..10_000)

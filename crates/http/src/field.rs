@@ -138,6 +138,8 @@ impl<'a> Name<'a> {
     pub const COOKIE: Name<'static> = Name(b"Cookie");
     /// Of the program that asks (RFC 9110, section 10.1.5).
     pub const USER_AGENT: Name<'static> = Name(b"User-Agent");
+    /// Of the scheme that a client spoke to a proxy.
+    pub const X_FORWARDED_PROTO: Name<'static> = Name(b"X-Forwarded-Proto");
 
     /// `None` if it is no token.
     pub fn new(text: &'a [u8]) -> Option<Self> {

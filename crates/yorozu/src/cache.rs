@@ -54,6 +54,19 @@ pub(crate) struct Command {
     pub(crate) content: String,
 }
 
+/// The line of a header that follows `-H`.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn field(parser: &mut lexopt::Parser) -> Result<String, String> {
+    let field = parser.value().map_err(|problem| problem.to_string())?;
+    let field = field.to_string_lossy();
+    match field.contains(':') && !field.contains(['\r', '\n']) {
+        true => Ok(format!("{field}\r\n")),
+        false => Err(format!("invalid field \"{field}\", expected \"Name: value\"")),
+    }
+}
+
 impl Command {
     /// Reads what follows `cache`; `None`: help is wanted.
     ///
@@ -67,13 +80,7 @@ impl Command {
             match argument {
                 Short('h' | '?') | Long("help") => return Ok(None),
                 Short('X') => method = text(parser.value().map_err(|p| p.to_string())?),
-                Short('H') => {
-                    let field = text(parser.value().map_err(|p| p.to_string())?);
-                    if !field.contains(':') || field.contains(['\r', '\n']) {
-                        return Err(format!("invalid field \"{field}\", expected \"Name: value\""));
-                    }
-                    fields += &format!("{field}\r\n");
-                }
+                Short('H') => fields += &field(parser)?,
                 Long(name @ ("prefix" | "limit")) => {
                     let name = name.to_owned();
                     let value = text(parser.value().map_err(|p| p.to_string())?);

@@ -1,6 +1,6 @@
 //! `yorozu warm`: has the running server make pages before visitors come for them.
 
-use crate::cache::{ask, socket};
+use crate::cache::{ask, field, socket};
 use crate::command_line::Options;
 use flate2::read::GzDecoder;
 use lexopt::prelude::*;
@@ -23,6 +23,7 @@ ends with .xml or .xml.gz is a sitemap, or a list of sitemaps; - reads URLs from
 Options:
   --jobs N      : pages made at once (default: 4)
   --no-codings  : only without compression
+  -H FIELD      : a header of the requests, 'NAME: VALUE': what a proxy in front adds
 ";
 
 /// Pages made at once where nothing else is said: few enough for PHP to have time for visitors.
@@ -40,6 +41,8 @@ pub(crate) struct Warm {
     urls: Vec<String>,
     jobs: usize,
     has_codings: bool,
+    /// Lines of further headers.
+    fields: String,
 }
 
 /// The outcome for a page.
@@ -70,7 +73,7 @@ impl Warm {
         for url in urls.iter().filter(|url| *url != "-") {
             control::head(url, "GET", "")?;
         }
-        Ok(Self { urls, jobs: JOBS, has_codings: true })
+        Ok(Self { urls, jobs: JOBS, has_codings: true, fields: String::new() })
     }
 
     /// Reads what follows `warm`; `None`: help is wanted.
@@ -79,10 +82,12 @@ impl Warm {
     /// What is wrong, and what was expected.
     pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
         let (mut urls, mut jobs, mut has_codings) = (Vec::new(), JOBS, true);
+        let mut fields = String::new();
         while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
             match argument {
                 Short('h' | '?') | Long("help") => return Ok(None),
                 Long("no-codings") => has_codings = false,
+                Short('H') => fields += &field(parser)?,
                 Long("jobs") => {
                     let text = parser.value().map_err(|p| p.to_string())?;
                     let number = text.to_str().and_then(|text| text.parse().ok());
@@ -99,7 +104,7 @@ impl Warm {
         if urls.is_empty() {
             return Err("\"warm\" needs a sitemap or a URL".to_owned());
         }
-        Ok(Some(Self { jobs, has_codings, ..Self::of(urls)? }))
+        Ok(Some(Self { jobs, has_codings, fields, ..Self::of(urls)? }))
     }
 
     /// Asks for each page, and says how it went.
@@ -126,17 +131,17 @@ impl Warm {
 
     /// Asks for one page, in each coding.
     fn page(&self, path: &Path, url: &str) -> Result<Became, String> {
-        let first = request(path, url, None, false)?;
+        let first = self.request(path, url, None, false)?;
         if !(200..400).contains(&first.status) {
             return Err(format!("status {}", first.status));
         }
         let mut again = None;
         for coding in ["gzip", "br", "zstd"].iter().filter(|_| self.has_codings) {
-            again = Some(request(path, url, Some(coding), false)?.cache);
+            again = Some(self.request(path, url, Some(coding), false)?.cache);
         }
         let again = match (again, first.cache.as_str()) {
             (Some(cache), _) => cache,
-            (None, "MISS") => request(path, url, None, false)?.cache,
+            (None, "MISS") => self.request(path, url, None, false)?.cache,
             (None, cache) => cache.to_owned(),
         };
         Ok(match (first.cache.as_str(), again.as_str()) {
@@ -167,7 +172,7 @@ impl Warm {
         while let Some(url) = found.sitemaps.get(read).cloned() {
             read += 1;
             let host = found_host(&url);
-            let text = sitemap(path, &url).map_err(|problem| format!("{url}: {problem}"))?;
+            let text = self.sitemap(path, &url).map_err(|problem| format!("{url}: {problem}"))?;
             for url in locations(&text).map_err(|problem| format!("{url}: {problem}"))? {
                 found.add(url, &host)?;
             }
@@ -176,6 +181,47 @@ impl Warm {
             eprintln!("yorozu: {} URLs of other hosts in sitemaps are skipped", found.foreign);
         }
         Ok(found.pages)
+    }
+
+    /// The text of a sitemap, unpacked.
+    fn sitemap(&self, path: &Path, url: &str) -> Result<String, String> {
+        let answer = self.request(path, url, None, true)?;
+        if answer.status != 200 {
+            return Err(format!("status {}", answer.status));
+        }
+        let mut text = Vec::new();
+        let unpacked = match answer.content.starts_with(&[0x1f, 0x8b]) {
+            true => {
+                GzDecoder::new(&answer.content[..]).take(SITEMAP_BYTES_MAX).read_to_end(&mut text)
+            }
+            false => (&answer.content[..]).read_to_end(&mut text),
+        };
+        unpacked.map_err(|problem| problem.to_string())?;
+        String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())
+    }
+
+    fn request(
+        &self,
+        path: &Path,
+        url: &str,
+        coding: Option<&str>,
+        is_content_wanted: bool,
+    ) -> Result<Answer, String> {
+        let coding = coding.map_or_else(String::new, |name| format!("Accept-Encoding: {name}\r\n"));
+        let head = control::head(
+            url,
+            "GET",
+            &format!("User-Agent: yorozu warm\r\n{coding}{}", self.fields),
+        )?;
+        let target = if is_content_wanted { "/cache/warm?content=1" } else { "/cache/warm" };
+        let mut answer = ask(path, "POST", target, &head)?;
+        let end = answer.iter().position(|byte| *byte == b'\n').unwrap_or(answer.len());
+        let content = answer.split_off((end + 1).min(answer.len()));
+        let line = String::from_utf8_lossy(&answer);
+        let mut words = line.split_ascii_whitespace();
+        let status = words.next().and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| format!("unexpected answer \"{}\"", line.trim()))?;
+        Ok(Answer { status, cache: words.next().unwrap_or("-").to_owned(), content })
     }
 }
 
@@ -214,21 +260,6 @@ impl Found {
 fn found_host(url: &str) -> String {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     rest.split(['/', '?', '#']).next().unwrap_or_default().to_lowercase()
-}
-
-/// The text of a sitemap, unpacked.
-fn sitemap(path: &Path, url: &str) -> Result<String, String> {
-    let answer = request(path, url, None, true)?;
-    if answer.status != 200 {
-        return Err(format!("status {}", answer.status));
-    }
-    let mut text = Vec::new();
-    let unpacked = match answer.content.starts_with(&[0x1f, 0x8b]) {
-        true => GzDecoder::new(&answer.content[..]).take(SITEMAP_BYTES_MAX).read_to_end(&mut text),
-        false => (&answer.content[..]).read_to_end(&mut text),
-    };
-    unpacked.map_err(|problem| problem.to_string())?;
-    String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())
 }
 
 /// The `<loc>` of every page or sitemap (sitemaps.org).
@@ -274,25 +305,6 @@ fn locations(text: &str) -> Result<Vec<String>, String> {
             _ => {}
         }
     }
-}
-
-fn request(
-    path: &Path,
-    url: &str,
-    coding: Option<&str>,
-    is_content_wanted: bool,
-) -> Result<Answer, String> {
-    let coding = coding.map_or_else(String::new, |name| format!("Accept-Encoding: {name}\r\n"));
-    let head = control::head(url, "GET", &format!("User-Agent: yorozu warm\r\n{coding}"))?;
-    let target = if is_content_wanted { "/cache/warm?content=1" } else { "/cache/warm" };
-    let mut answer = ask(path, "POST", target, &head)?;
-    let end = answer.iter().position(|byte| *byte == b'\n').unwrap_or(answer.len());
-    let content = answer.split_off((end + 1).min(answer.len()));
-    let line = String::from_utf8_lossy(&answer);
-    let mut words = line.split_ascii_whitespace();
-    let status = words.next().and_then(|status| status.parse().ok());
-    let status = status.ok_or_else(|| format!("unexpected answer \"{}\"", line.trim()))?;
-    Ok(Answer { status, cache: words.next().unwrap_or("-").to_owned(), content })
 }
 
 #[derive(Debug, Default)]

@@ -102,7 +102,7 @@ impl Shared {
         let address = self.paths.proved(self.quic.remote_address());
         let mut moved = self.moved.borrow_mut();
         let known = moved.take().filter(|known| known.remote.address == Some(address));
-        let client = known.unwrap_or_else(|| Rc::new(self.client.at(address)));
+        let client = known.unwrap_or_else(|| Rc::new(self.client.at(address, None)));
         client.requests.set(self.client.requests.get());
         client.listen.set(self.client.listen.get());
         Rc::clone(moved.insert(client))

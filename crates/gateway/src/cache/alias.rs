@@ -30,7 +30,7 @@ const USER_AGENT: &[u8] = b"Mozilla/5.0 (compatible; yorozu)";
 /// A request for the same URL by a client that says nothing of itself, as far as it comes: where rules refuse it, its
 /// location says which key it would have had. `None` if its path is invalid.
 pub fn plain(exchange: &Exchange) -> Option<Box<Exchange>> {
-    let client = Rc::new(exchange.client.at(([127, 0, 0, 1], 0).into()));
+    let client = Rc::new(exchange.client.at(([127, 0, 0, 1], 0).into(), exchange.remote.scheme));
     walked(exchange, &client, |request| {
         request.become_get();
         request.version = Version::V11;

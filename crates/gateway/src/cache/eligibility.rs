@@ -66,7 +66,7 @@ impl Eligibility {
         strangers: Vec::new(),
     };
 
-    pub(super) fn of(exchange: &mut Exchange, conf: &Conf, not_stored: Option<NotStored>) -> Self {
+    pub fn of(exchange: &mut Exchange, conf: &Conf, not_stored: Option<NotStored>) -> Self {
         let credentials = Credentials::of(exchange, conf);
         let is_get = exchange.request.method.is_get_or_head();
         // Applications read it, and nothing of it is in the key.

@@ -221,6 +221,11 @@ pub fn is_of_page(name: &[u8]) -> bool {
     headers::class(name) != headers::Class::Nothing
 }
 
+/// Whether a header of this name says which scheme a client spoke to a proxy.
+pub fn is_of_scheme(name: &[u8]) -> bool {
+    headers::class(name).is_of_scheme()
+}
+
 /// Whether the upstream gets a GET for a HEAD.
 fn is_asked_as_get(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);

@@ -75,7 +75,7 @@ impl Secondary {
     }
 
     /// Where the page of a key is for such requests.
-    pub(super) fn address(&self, page: Key) -> Key {
+    pub fn address(&self, page: Key) -> Key {
         match &self.id {
             None => page,
             Some(id) => page.with_secondary(id),
@@ -255,21 +255,40 @@ impl<'e> View<'e> {
                 pieces.push(Piece::of(name, value, read.is_told));
                 continue;
             }
-            match self.url.meaning(class, value) {
+            let Some(value) = self.whole(name, value) else { continue };
+            let piece = |value, is_chosen| Piece { value, ..Piece::of(name, b"", is_chosen) };
+            match self.url.meaning(class, &value) {
                 Meaning::Same => {}
-                Meaning::Said(said) => {
-                    pieces.push(Piece { value: said.into(), ..Piece::of(name, b"", true) });
-                }
-                Meaning::OfSetup => pieces.push(Piece::of(name, value, false)),
-                Meaning::Other => pieces.push(Piece::of(name, value, true)),
+                Meaning::Said(said) => pieces.push(piece(said.into(), true)),
+                Meaning::OfSetup => pieces.push(piece(value, false)),
+                Meaning::Other => pieces.push(piece(value, true)),
                 Meaning::Scheme(scheme) => {
                     // Who it is said for is beside the point.
-                    let value = if class == Class::Forwarded { scheme.word() } else { value };
-                    schemes.push((scheme, Piece::of(name, value, false)));
+                    let value =
+                        if class == Class::Forwarded { scheme.word().into() } else { value };
+                    schemes.push((scheme, piece(value, false)));
                 }
             }
         }
         self.add_forwarded_scheme(schemes, pieces);
+    }
+
+    /// The value of a header with this line, of which it may have several: they are a list (RFC 9110, section 5.3), also to
+    /// applications that take one name for another. `None`: of those it is not the first.
+    fn whole(&self, name: &[u8], line: &'e [u8]) -> Option<Cow<'e, [u8]>> {
+        let is_alike = |field: &&_| field::is_alike(self.request.name(field), name);
+        let mut values =
+            self.request.fields.iter().filter(is_alike).map(|it| self.request.value(it));
+        let first = values.next()?;
+        if !std::ptr::eq(first, line) {
+            return None;
+        }
+        let mut whole = Cow::from(first);
+        for value in values {
+            whole.to_mut().extend_from_slice(b", ");
+            whole.to_mut().extend_from_slice(value);
+        }
+        Some(whole)
     }
 
     /// Adds the scheme that the client spoke to a proxy, by each header that says it: an application may go by any of them.

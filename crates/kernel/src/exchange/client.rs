@@ -101,10 +101,10 @@ impl Client {
         self.tls.get().is_some_and(|session| session.has_certificate())
     }
 
-    /// The same client, at another address.
-    pub fn at(&self, address: SocketAddr) -> Self {
+    /// The same client, at another address, that spoke `scheme` to a trusted proxy.
+    pub fn at(&self, address: SocketAddr, scheme: Option<&'static [u8]>) -> Self {
         Self {
-            remote: Rc::new(Remote::of(Some(address))),
+            remote: Rc::new(Remote { scheme, ..Remote::of(Some(address)) }),
             proxied: OnceCell::new(),
             asked_name: OnceCell::new(),
             ..self.clone()

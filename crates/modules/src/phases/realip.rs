@@ -113,6 +113,11 @@ impl Conf {
     pub fn is_on(&self) -> bool {
         !self.set_real_ip_from.is_empty()
     }
+
+    /// The header in which a trusted proxy says the scheme.
+    pub fn scheme_header(&self) -> Option<&[u8]> {
+        self.real_ip_scheme.as_ref().map(|header| &header.0[..])
+    }
 }
 
 /// Puts the client's own address in the place of the proxy's, once per request.

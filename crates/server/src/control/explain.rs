@@ -13,14 +13,17 @@ use yorozu_connection::head::{self, Bounds, Received};
 use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step};
 use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, eligibility, storing};
 use yorozu_gateway::protocol;
+use yorozu_http::field::{Name, Value};
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::config::servers::{ListenAddress, Socket};
-use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::conf::{LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::{Client, Exchange, Remote, Role};
 use yorozu_kernel::find_config;
+use yorozu_modules::phases::realip;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
 /// asked about.
@@ -120,7 +123,9 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
     let first = String::from_utf8_lossy(&content[..end]).into_owned();
     let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;
     let port: u16 = port.parse().map_err(|_| format!("invalid port \"{port}\""))?;
-    let is_tls = scheme == "https";
+    let is_https = scheme == "https";
+    // Behind a proxy that terminates TLS nothing here speaks it.
+    let is_tls = is_https && conf.sockets.iter().any(|socket| socket.is_tls);
     let takes = |address: &ListenAddress| match address {
         ListenAddress::Tcp(address) => address.port() == port,
         ListenAddress::Udp(_) | ListenAddress::Unix(_) => false,
@@ -132,7 +137,7 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
     let (listen, socket) =
         found.ok_or_else(|| format!("nothing listens for {scheme}, port {port}"))?;
     let bounds = Bounds::of(conf.location(conf.server(socket.default_server).conf).http_core());
-    let request = match head::read(Bytes::copy_from_slice(&content[end + 1..]), &bounds) {
+    let mut request = match head::read(Bytes::copy_from_slice(&content[end + 1..]), &bounds) {
         Received::Request(request) => request,
         Received::Bad { status, text, .. } => return Err(format!("{text} (status {status})")),
         _ => return Err("the request's head has no end".to_owned()),
@@ -155,9 +160,34 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
     client.requests.set(1);
     client.listen.set(listen);
     client.is_tls_assumed = is_tls;
+    if is_https && !is_tls {
+        let named = find_config::named(socket, &request.host).ok().flatten();
+        let server = named.unwrap_or(socket.default_server);
+        as_from_terminator(conf.locations_of(server), &mut client, &mut request);
+    }
     let mut asked = Exchange::new(Rc::clone(conf), Rc::new(client), request, RequestBody::none());
     asked.redirects.left = limits::URI_CHANGES_MAX;
     Ok(asked)
+}
+
+/// Makes it a request for https that a proxy in front has taken: by the header that this is trusted for, or else the usual one,
+/// unless it says so already.
+fn as_from_terminator(locations: &[LocationConf], client: &mut Client, request: &mut Request) {
+    let trusted = locations.iter().find_map(scheme_header);
+    if trusted.is_some() {
+        let address = client.remote.address;
+        client.remote = Rc::new(Remote { scheme: Some(b"https"), ..Remote::of(address) });
+    }
+    let says = |field: &_| cache::is_of_scheme(request.name(field));
+    if !request.fields.iter().any(says) {
+        let name = trusted.and_then(Name::new);
+        request.add_field(name.unwrap_or(Name::X_FORWARDED_PROTO), &Value::new(b"https"));
+    }
+}
+
+/// The header by which a trusted proxy says the scheme of its client (`real_ip_scheme`).
+pub(super) fn scheme_header(location: &LocationConf) -> Option<&[u8]> {
+    location.of::<realip::Conf>().scheme_header()
 }
 
 async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut String) {

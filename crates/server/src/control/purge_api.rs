@@ -27,7 +27,7 @@ use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::conf::{LocationConf, WorkerConf};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error;
@@ -349,7 +349,9 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
     }
     let is_served = |is_tls: bool| {
         let mut sockets = conf.sockets.iter().filter(|socket| !socket.options.is_control);
+        let by_proxy = |location: &LocationConf| explain::scheme_header(location).is_some();
         sockets.any(|socket| socket.is_tls == is_tls)
+            || is_tls && conf.locations.iter().any(by_proxy)
     };
     let schemes = [("http:", false), ("https:", true)];
     let served = schemes.iter().filter(|(_, is_tls)| is_served(*is_tls));

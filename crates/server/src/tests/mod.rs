@@ -8,5 +8,6 @@ mod messages;
 mod purge;
 mod registry;
 mod request;
+mod sharing;
 mod store;
 mod words;

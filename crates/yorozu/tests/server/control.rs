@@ -1,6 +1,6 @@
 //! The control socket and the purge API: how much they take at once, and which clients may ask.
 
-use crate::shared::{BINARY, cpu, get, log, pages, yorozu};
+use crate::shared::{BINARY, cpu, get, log, pages, run, yorozu};
 use std::process::Command;
 use std::time::Duration;
 use yorozu_testkit::client::{Answer, Client};
@@ -169,4 +169,53 @@ fn the_shell_purges_as_much_as_a_command_line_takes() {
         .unwrap();
     let text = String::from_utf8_lossy(&much.stderr).into_owned();
     assert!(text.contains("too long header line") || text.contains("header"), "{text}");
+}
+
+/// Behind a proxy that terminates TLS nothing here speaks https, and its pages are purged, warmed and explained all the same.
+#[test]
+fn urls_of_https_are_known_behind_a_terminator() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let http = format!(
+        "fastcgi_cache_path $dir/cache keys_zone=z:1m; fastcgi_cache z; fastcgi_cache_valid 200 1h;
+        fastcgi_cache_key $scheme$host$request_uri; fastcgi_param REQUEST_METHOD $request_method;
+        fastcgi_param REQUEST_URI $request_uri; add_header X-Cache $upstream_cache_status;
+        server {{ listen 127.0.0.1:$port; server_name a;
+            location / {{ fastcgi_pass $origin; }}
+            location = /.purge {{ cache_purge_api token={TOKEN}; }} }}
+        server {{ listen 127.0.0.1:$port; server_name trusting; set_real_ip_from 127.0.0.1;
+            real_ip_header X-Forwarded-For; real_ip_scheme X-Forwarded-Proto;
+            location / {{ fastcgi_pass $origin; fastcgi_cache_purge PURGE from all; }} }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    let asked = |method: &str, host: &str| {
+        let mut client = Client::connect(server.port);
+        let head =
+            format!("{method} /x HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Proto: https\r\n\r\n");
+        client.send(head.as_bytes());
+        client.answer(false).unwrap()
+    };
+    let state = |host| asked("GET", host).field("x-cache").unwrap();
+    for host in ["a", "trusting"] {
+        let url = format!("https://{host}/x");
+        let scheme_less = format!("//{host}/x");
+        for url in [&url, &scheme_less] {
+            state(host);
+            assert_eq!(state(host), "HIT", "{host}");
+            let (is_done, said) = run(&folder, &["purge", url]);
+            assert!(is_done, "{said}");
+            assert_eq!(state(host), "MISS", "{url}");
+        }
+        run(&folder, &["purge", &url]);
+        let (is_done, said) = run(&folder, &["warm", "--no-codings", &url]);
+        assert!(is_done && said.contains("1 made"), "{said}");
+        assert_eq!(state(host), "HIT", "{host} was warmed");
+        let (_, said) = run(&folder, &["cache", "explain", &url]);
+        assert!(said.contains("HIT"), "{said}");
+    }
+    assert_eq!(asked("PURGE", "trusting").status, 200);
+    assert_eq!(state("trusting"), "MISS");
+    let warm = ["warm", "--no-codings", "-H", "CF-Visitor: {\"scheme\":\"https\"}", "http://a/x"];
+    let (is_done, said) = run(&folder, &warm);
+    assert!(is_done && said.contains("1 made"), "{said}");
 }

@@ -137,13 +137,12 @@ impl Headers {
         Self { names, table, families }
     }
 
-    fn named(&self, name: &[u8]) -> Option<Class> {
+    fn named(&self, name: &[u8]) -> Option<(&'static str, Class)> {
         let mut place = place(name);
         loop {
             let at = usize::from(self.table[place]).checked_sub(1)?;
-            let (known, class) = self.names[at];
-            if field::is_same(name, known.as_bytes()) {
-                return Some(class);
+            if field::is_same(name, self.names[at].0.as_bytes()) {
+                return Some(self.names[at]);
             }
             place = (place + 1) % PLACES;
         }
@@ -163,13 +162,20 @@ impl Headers {
 
 /// What the header of this name says.
 pub(super) fn class(name: &[u8]) -> Class {
+    known(name).0
+}
+
+/// As [`class`], with the name in lower case if it stands in the list.
+pub(super) fn known(name: &[u8]) -> (Class, Option<&'static [u8]>) {
     let headers = &*HEADERS;
+    if let Some((known, class)) = headers.named(name) {
+        return (class, Some(known.as_bytes()));
+    }
     let is_disguised = || !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
-    let found = headers.named(name).or_else(|| {
-        // To applications that take `_` for `-` it is another one's name.
-        is_disguised().then(|| headers.named(&field::plain_name(name))).flatten()
-    });
-    found.or_else(|| headers.family(name)).unwrap_or(Class::Unknown)
+    // To applications that take `_` for `-` it is another one's name.
+    let other = is_disguised().then(|| headers.named(&field::plain_name(name))).flatten();
+    let class = other.map(|(_, class)| class).or_else(|| headers.family(name));
+    (class.unwrap_or(Class::Unknown), None)
 }
 
 #[cfg(test)]

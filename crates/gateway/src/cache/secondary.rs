@@ -43,13 +43,15 @@ pub struct Secondary {
 }
 
 /// A part of a secondary key.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug)]
 struct Piece<'e> {
     /// Of the header; or what it is that is no header.
     name: Cow<'e, [u8]>,
     value: Cow<'e, [u8]>,
     /// Whether it is for the client to choose; else the set-up of a site has one, or a few.
     is_chosen: bool,
+    /// Of a header that says a scheme.
+    scheme: Option<ForwardedScheme>,
 }
 
 impl Secondary {
@@ -107,7 +109,7 @@ fn pieces<'e>(exchange: &'e Exchange, conf: &Conf) -> Vec<Piece<'e>> {
     view.add_content(&mut pieces);
     view.add_headers(&mut pieces);
     // In whatever order headers came.
-    pieces.sort();
+    pieces.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
     pieces
 }
 
@@ -233,7 +235,6 @@ impl<'e> View<'e> {
     }
 
     fn add_headers(&self, pieces: &mut Vec<Piece<'e>>) {
-        let mut schemes = Vec::new();
         let (split, selecting) = (&self.rules.cache_split_headers, &self.reads.selecting);
         for field in &self.request.fields {
             let name = self.request.name(field);
@@ -241,7 +242,7 @@ impl<'e> View<'e> {
                 pieces.push(Piece::of(name, self.request.value(field), false));
                 continue;
             }
-            let class = headers::class(name);
+            let (class, known) = headers::known(name);
             let read = selecting.iter().find(|read| field::is_alike(name, &read.name));
             if !class.may_split() && read.is_none() {
                 continue;
@@ -256,6 +257,7 @@ impl<'e> View<'e> {
                 continue;
             }
             let Some(value) = self.whole(name, value) else { continue };
+            let name = known.unwrap_or(name);
             let piece = |value, is_chosen| Piece { value, ..Piece::of(name, b"", is_chosen) };
             match self.url.meaning(class, &value) {
                 Meaning::Same => {}
@@ -266,11 +268,11 @@ impl<'e> View<'e> {
                     // Who it is said for is beside the point.
                     let value =
                         if class == Class::Forwarded { scheme.word().into() } else { value };
-                    schemes.push((scheme, piece(value, false)));
+                    pieces.push(Piece { scheme: Some(scheme), ..piece(value, false) });
                 }
             }
         }
-        self.add_forwarded_scheme(schemes, pieces);
+        self.settle_scheme(pieces);
     }
 
     /// The value of a header with this line, of which it may have several: they are a list (RFC 9110, section 5.3), also to
@@ -291,25 +293,28 @@ impl<'e> View<'e> {
         Some(whole)
     }
 
-    /// Adds the scheme that the client spoke to a proxy, by each header that says it: an application may go by any of them.
-    fn add_forwarded_scheme(
-        &self,
-        said: Vec<(ForwardedScheme, Piece<'e>)>,
-        pieces: &mut Vec<Piece<'e>>,
-    ) {
-        let Some((first, _)) = said.first() else { return };
-        let (own, is_https) = (self.url.is_https, first.is_https);
-        let agree = said.iter().all(|(scheme, _)| scheme.is_https == is_https)
-            && !pieces.iter().any(|it| it.is_chosen && headers::class(&it.name).is_of_scheme());
-        let is_own = agree && is_https == own && said.iter().all(|(scheme, _)| scheme.is_plain);
+    /// Settles what the headers come to that say the scheme which the client spoke to a proxy. An application may go by any of
+    /// them, so each stays, unless all say no more than the connection does.
+    fn settle_scheme(&self, pieces: &mut Vec<Piece<'e>>) {
+        let said = || pieces.iter().filter_map(|piece| piece.scheme);
+        let Some(ForwardedScheme { is_https, .. }) = said().next() else { return };
+        let contradicts = |piece: &Piece<'_>| {
+            piece.scheme.is_none() && piece.is_chosen && headers::class(&piece.name).is_of_scheme()
+        };
+        let agree = said().all(|it| it.is_https == is_https) && !pieces.iter().any(contradicts);
+        let is_own = agree && is_https == self.url.is_https && said().all(|it| it.is_plain);
         if is_https && agree {
             // A script of the site's own, by the scheme that it was loaded over.
-            let origin = [b"https://", self.url.authority()].concat();
-            pieces.retain(|piece| &piece.name[..] != b"origin" || piece.value[..] != origin[..]);
+            let is_own = |piece: &Piece<'_>| {
+                &piece.name[..] == b"origin"
+                    && piece.value.strip_prefix(b"https://") == Some(self.url.authority())
+            };
+            pieces.retain(|piece| !is_own(piece));
         }
-        if !is_own {
-            let joined = said.into_iter().map(|(_, piece)| piece);
-            pieces.extend(joined.map(|piece| Piece { is_chosen: !agree, ..piece }));
+        if is_own {
+            pieces.retain(|piece| piece.scheme.is_none());
+        } else if !agree {
+            pieces.iter_mut().for_each(|piece| piece.is_chosen |= piece.scheme.is_some());
         }
     }
 }
@@ -318,7 +323,7 @@ impl<'e> Piece<'e> {
     fn of(name: &'e [u8], value: &'e [u8], is_chosen: bool) -> Self {
         let is_lower = !name.iter().any(u8::is_ascii_uppercase);
         let name = if is_lower { name.into() } else { name.to_ascii_lowercase().into() };
-        Self { name, value: value.into(), is_chosen }
+        Self { name, value: value.into(), is_chosen, scheme: None }
     }
 }
 
@@ -336,6 +341,7 @@ enum Meaning {
 }
 
 /// The scheme that a client spoke to a proxy, as a header says it.
+#[derive(Clone, Copy, Debug)]
 struct ForwardedScheme {
     is_https: bool,
     /// Whether all applications take its word for that. There is none that all take for a "no".

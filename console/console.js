@@ -312,7 +312,7 @@ function showRequests({ lines, left_out: leftOut }) {
   const made = lines.map(line => {
     const url = `${line.scheme}://${line.host}${portOf(line.host)}${line.path}`;
     const cache = line.cache || '–', isHit = HITS.includes(line.cache);
-    return row(cell(clock(line.at)), cell(cache, isHit ? 'hit' : ''), cell(line.reason ? reason(line.reason[0]).title : ''),
+    return row(cell(clock(line.at)), cell(cache, isHit ? 'hit' : ''), cell([line.reason && reason(line.reason[0]).title, line.header].filter(Boolean).join(': ')),
       cell(line.status, line.status >= 500 ? 'number fail' : 'number'), cell(millis(line.micros / 1000), 'number'),
       link(`${line.method} ${line.host}${line.path}${line.args}`, url));
   });

@@ -16,7 +16,7 @@ pub(crate) const HELP: &str = "\
 Usage: yorozu [-p prefix] [-c filename] log [OPTION ...]
 
 Prints requests as they come, until Ctrl-C: the time, what the cache did, why it was no hit, the status, how long it took,
-and the request. At most 1000 a second are shown. The words for why are those of $cache_detail and Cache-Status.
+and the request, with the header that did it if one did. At most 1000 a second are shown. The words for why are those of $cache_detail and Cache-Status.
 
 Options:
   --miss        : only what the cache did not answer
@@ -130,9 +130,10 @@ fn shown(line: &str) -> String {
     let cache = value["cache"].as_str().unwrap_or("-");
     let reason = value["reason"][1].as_str().unwrap_or("-");
     let micros = number("micros");
+    let header = value["header"].as_str().map_or_else(String::new, |name| format!("  by {name}"));
     let url = format!("{}://{}{}{}", text("scheme"), text("host"), text("path"), text("args"));
     format!(
-        "{}.{:03}  {cache:<11} {reason:<15} {:>3} {:>6}.{} ms  {} {}\n",
+        "{}.{:03}  {cache:<11} {reason:<15} {:>3} {:>6}.{} ms  {} {}{}\n",
         clock::time_of_day(at.div_euclid(1000)),
         at.rem_euclid(1000),
         number("status"),
@@ -140,6 +141,7 @@ fn shown(line: &str) -> String {
         micros / 100 % 10,
         harmless(text("method")),
         harmless(&url),
+        harmless(&header),
     )
 }
 
@@ -166,6 +168,8 @@ mod tests {
         let shown = shown(line);
         assert!(shown.ends_with("GET http://h/\\u{1b}[2J\\u{9b}\\u{202e}\n"), "{shown}");
         assert!(shown.contains("MISS        set-cookie      200     12.3 ms"), "{shown}");
+        let by_header = line.replace("\"micros\"", "\"header\":\"x-odd\",\"micros\"");
+        assert!(super::shown(&by_header).ends_with("  by x-odd\n"));
         assert_eq!(super::shown(r#"{"left_out":7}"#), "... 7 more\n");
     }
 }

@@ -38,6 +38,8 @@ pub struct Line {
     pub cache: Option<CacheStatus>,
     /// Why the cache did not answer.
     pub reason: Option<Reason>,
+    /// The header that did it, or that gave the page another address.
+    pub header: Option<&'static str>,
     pub micros: u64,
     /// How long upstreams worked for it.
     pub upstream_micros: u64,
@@ -227,6 +229,7 @@ pub(super) fn tell_request(exchange: &Exchange, time: Duration) {
         status: seen.status,
         cache: exchange.cache_status,
         reason: seen.reason,
+        header: exchange.cache_report.header,
         micros: seen.micros,
         upstream_micros: micros(super::upstream_time(exchange)),
         bytes: exchange.bytes_sent,

@@ -133,8 +133,9 @@ fn request(line: &Line, shows_args: bool) -> String {
     let none = || "null".to_owned();
     let cache = line.cache.map_or_else(none, |status| format!("\"{}\"", status.name()));
     let reason = |reason: Reason| format!("[{},\"{}\"]", reason.number(), reason.name());
+    let header = line.header.map_or_else(none, |name| Text(name).to_string());
     format!(
-        "{{\"args\":{},\"at\":{},\"bytes\":{},\"cache\":{cache},\"host\":{},\"method\":{},\
+        "{{\"args\":{},\"at\":{},\"bytes\":{},\"cache\":{cache},\"header\":{header},\"host\":{},\"method\":{},\
          \"micros\":{},\"path\":{},\"reason\":{},\"scheme\":\"{scheme}\",\
          \"status\":{},\"upstream_micros\":{}}}",
         Text(&args),
@@ -204,6 +205,7 @@ mod tests {
             status: 200,
             cache: Some(CacheStatus::Miss),
             reason: Some(Reason::Uncached),
+            header: Some("x-odd"),
             micros: 2,
             upstream_micros: 3,
             bytes: 4,
@@ -216,14 +218,14 @@ mod tests {
         let expected = json!({
             "at": 1, "method": "GET", "scheme": "https", "host": "a\"\\.example",
             "path": "/\u{1b}\n\u{fffd}é\u{2028}", "args": "?a=\"", "status": 200, "cache": "MISS",
-            "reason": [0, "uncached"], "micros": 2, "upstream_micros": 3, "bytes": 4,
+            "reason": [0, "uncached"], "header": "x-odd", "micros": 2, "upstream_micros": 3, "bytes": 4,
         });
         assert_eq!(read(&line(Some("a=\"")), true), expected);
         assert_eq!(read(&line(Some("a=\"")), false)["args"], "?…");
-        let hit = Line { cache: None, reason: None, is_tls: false, ..line(None) };
+        let hit = Line { cache: None, reason: None, header: None, is_tls: false, ..line(None) };
         let hit = read(&hit, true);
-        let found = ["args", "cache", "reason", "scheme"].map(|name| &hit[name]);
-        assert_eq!(found, [&json!(""), &Value::Null, &Value::Null, &json!("http")]);
+        let found = ["args", "cache", "reason", "header", "scheme"].map(|name| &hit[name]);
+        assert_eq!(found, [&json!(""), &Value::Null, &Value::Null, &Value::Null, &json!("http")]);
     }
 
     #[test]

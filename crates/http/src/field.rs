@@ -107,9 +107,13 @@ pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Whether applications behind a gateway may take `name` for `wanted`, which is in lower case: to CGI and its like `_` is
 /// as good as `-` (RFC 3875, section 4.1.18), and PHP makes `_` of `.` and others, too.
+#[inline]
 pub fn is_alike(name: &[u8], wanted: &[u8]) -> bool {
-    name.len() == wanted.len()
-        && name.iter().zip(wanted).all(|(byte, wanted)| plain(*byte) == plain(*wanted))
+    name.len() == wanted.len() && is_alike_text(name, wanted)
+}
+
+fn is_alike_text(name: &[u8], wanted: &[u8]) -> bool {
+    name.iter().zip(wanted).all(|(byte, wanted)| plain(*byte) == plain(*wanted))
 }
 
 /// A byte of a name as those compare it that spell names in their own way.

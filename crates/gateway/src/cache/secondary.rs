@@ -247,19 +247,24 @@ impl<'e> View<'e> {
             if !class.may_split() && read.is_none() {
                 continue;
             }
-            let is_ignored = self.rules.cache_ignore_headers.has(name);
-            if is_ignored || self.reads.key.has_field(name) || !self.is_seen(name) {
-                continue;
-            }
+            let counts = || {
+                !self.rules.cache_ignore_headers.has(name)
+                    && !self.reads.key.has_field(name)
+                    && self.is_seen(name)
+            };
             let value = self.request.value(field);
             if let Some(read) = read {
-                pieces.push(Piece::of(name, value, read.is_told));
+                pieces.extend(counts().then(|| Piece::of(name, value, read.is_told)));
                 continue;
             }
             let Some(value) = self.whole(name, value) else { continue };
+            let meaning = self.url.meaning(class, &value);
+            if matches!(meaning, Meaning::Same) || !counts() {
+                continue;
+            }
             let name = known.unwrap_or(name);
             let piece = |value, is_chosen| Piece { value, ..Piece::of(name, b"", is_chosen) };
-            match self.url.meaning(class, &value) {
+            match meaning {
                 Meaning::Same => {}
                 Meaning::Said(said) => pieces.push(piece(said.into(), true)),
                 Meaning::OfSetup => pieces.push(piece(value, false)),

@@ -432,7 +432,7 @@ def test_many_small_fields():
             assert b'X-Cache: HIT' in head and b'X-899: 899' in head, head
             read_body(client, 200, rest)
         site.judge('500 pages with 900 fields each')
-        site.judge_rest()
+        site.judge_rest(scattered=4 * MB)
 
 
 def test_tags_that_no_other_page_has():

@@ -201,12 +201,7 @@ impl<'a> Search<'a> {
         } else if !is_refused {
             for line in find("cache_bypass") {
                 if line.args.iter().any(|arg| self.is_personal(arg)) {
-                    self.add(
-                        line,
-                        format!(
-                            "responses to visitors who bypass the cache are stored and served to the others: add \"{family}_no_cache\" with the same arguments"
-                        ),
-                    );
+                    self.add(line, stored_of_bypassed(family));
                 }
             }
         }
@@ -329,6 +324,13 @@ impl<'a> Search<'a> {
 pub(super) fn stored_with_cookies(family: &str) -> String {
     format!(
         "responses that set cookies are stored with them and served to everyone: remove \"Set-Cookie\", or exclude visitors with cookies of their own by \"{family}_cache_bypass\" and \"{family}_no_cache\""
+    )
+}
+
+/// Of `*_cache_bypass` without `*_no_cache`.
+pub(super) fn stored_of_bypassed(family: &str) -> String {
+    format!(
+        "responses to visitors who bypass the cache are stored and served to the others: add \"{family}_no_cache\" with the same arguments"
     )
 }
 

@@ -17,7 +17,7 @@ use yorozu_conf::{Directive, Position, Tree};
 use yorozu_gateway::cache::directives::IgnoreHeaders;
 use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::protocol;
-use yorozu_kernel::config::servers::{LocationSet, ServerId};
+use yorozu_kernel::config::servers::{LocationId, LocationSet, ServerId};
 use yorozu_kernel::exchange::Role;
 use yorozu_kernel::exchange::conf::{Config, LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
@@ -58,7 +58,10 @@ pub(super) fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
             let gateway = settings::of(location);
             gateway.is_some_and(|it| it.ignore_headers.contains(IgnoreHeaders::SET_COOKIE))
         };
-        if visitors.is_empty() && !config.locations_of(server).iter().any(stores_cookies) {
+        let is_tried = |location: &LocationConf| {
+            stores_cookies(location) || own_rules(config, location.id).next().is_some()
+        };
+        if visitors.is_empty() && !config.locations_of(server).iter().any(is_tried) {
             return;
         }
         for mixed in (Trial { conf: &conf, server, visitors, is_certain }).mixed() {
@@ -117,6 +120,7 @@ impl Visitor {
 
 /// What happens to a request at the gateway it comes to.
 struct Outcome {
+    location: LocationId,
     at: Position,
     family: &'static str,
     zone: Arc<Zone>,
@@ -146,6 +150,8 @@ struct Mixed {
     stored: Vec<Visitor>,
     /// Whether these may be those that an application sets a cookie for.
     stores_cookies: bool,
+    /// Whether a cookie of the configuration's own leads past the cache, and what is fetched then is stored.
+    stores_bypassed: bool,
 }
 
 impl Trial<'_> {
@@ -155,7 +161,7 @@ impl Trial<'_> {
         for scheme in self.schemes() {
             for path in self.paths() {
                 let url = format!("{scheme}://{}{path}", self.host());
-                let Some(public) = self.ask(&url, None) else { continue };
+                let Some(public) = self.ask(&url, "") else { continue };
                 // Nothing is stored: there is nothing to mix.
                 if public.is_bypassed && public.is_refused {
                     continue;
@@ -208,9 +214,8 @@ impl Trial<'_> {
     }
 
     /// `None`: the request comes to no gateway that stores.
-    fn ask(&self, url: &str, visitor: Option<Visitor>) -> Option<Outcome> {
-        let fields = visitor.map_or_else(String::new, Visitor::fields);
-        let head = explain::head(url, "GET", &fields).ok()?;
+    fn ask(&self, url: &str, fields: &str) -> Option<Outcome> {
+        let head = explain::head(url, "GET", fields).ok()?;
         let mut asked = explain::asked(self.conf, head.as_bytes()).ok()?;
         find_config::begin(&mut asked).ok()?;
         asked.server = self.server;
@@ -228,6 +233,7 @@ impl Trial<'_> {
         let is_bypassed = gateway.cache_bypass.0.iter().any(|value| value.is_true(&mut asked));
         let is_refused = gateway.no_cache.0.iter().any(|value| value.is_true(&mut asked));
         Some(Outcome {
+            location: location.id,
             at: location.at.clone(),
             family: family.prefix,
             zone,
@@ -242,7 +248,7 @@ impl Trial<'_> {
     fn compare(&self, url: &str, public: &Outcome) -> Option<Mixed> {
         let (mut shown, mut stored) = (Vec::new(), Vec::new());
         for visitor in &self.visitors {
-            let Some(own) = self.ask(url, Some(*visitor)) else { continue };
+            let Some(own) = self.ask(url, &visitor.fields()) else { continue };
             // What is never stored cannot be shown either, and the other way round.
             if own.is_shown(public) {
                 shown.push(*visitor);
@@ -253,14 +259,31 @@ impl Trial<'_> {
             }
         }
         let is_of_any = || {
-            let own = self.ask(url, Some(UNHEARD));
+            let own = self.ask(url, &UNHEARD.fields());
             !self.is_certain && own.is_some_and(|own| own.is_stored(public))
         };
         let stores_cookies = public.stores_cookies && (!stored.is_empty() || is_of_any());
-        let is_any = !shown.is_empty() || !stored.is_empty() || stores_cookies;
+        // Of those of the application more is said.
+        let is_known = |name: &str| {
+            let is_it = |it: &Visitor| matches!(it, Visitor::Cookie(Cookie(known)) if known.eq_ignore_ascii_case(name));
+            self.visitors.iter().any(is_it)
+        };
+        let own_rules = own_rules(self.conf, public.location);
+        let stores_bypassed = own_rules.filter(|name| !is_known(name)).any(|name| {
+            let own = self.ask(url, &format!("Cookie: {name}=1\r\n"));
+            own.is_some_and(|own| own.is_bypassed && own.is_stored(public))
+        });
+        let is_any = !shown.is_empty() || !stored.is_empty() || stores_cookies || stores_bypassed;
         let (at, family) = (public.at.clone(), public.family);
-        is_any.then_some(Mixed { at, family, shown, stored, stores_cookies })
+        is_any.then_some(Mixed { at, family, shown, stored, stores_cookies, stores_bypassed })
     }
+}
+
+/// The cookies that rules of a location's cache name.
+fn own_rules(config: &Config, location: LocationId) -> impl Iterator<Item = &str> {
+    let reads = config.reads_of(location).into_iter();
+    let names = reads.flat_map(|reads| reads.conditions.iter());
+    names.filter_map(|name| name.strip_prefix("cookie_"))
 }
 
 impl Outcome {
@@ -333,6 +356,9 @@ impl Mixed {
         if self.stores_cookies {
             let at = line(&[&name("ignore_headers")]);
             add(true, at, super::findings::stored_with_cookies(self.family));
+        }
+        if self.stores_bypassed {
+            add(true, line(&[&bypass]), super::findings::stored_of_bypassed(self.family));
         }
     }
 }
@@ -577,6 +603,21 @@ mod tests {
         // Known by its words, and each of its cookies is left out.
         let server = site("", &format!("fastcgi_ignore_headers Set-Cookie; {both}"));
         assert_eq!(found(&rule(ALL), &server), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_cookie_that_leads_past_the_cache_keeps_its_page_out_of_it() {
+        let said = |lines: &str| {
+            let server = site("", &format!("\n{lines}")).replace("wp-config", "config");
+            all_found("", &server).join("\n")
+        };
+        let both = "fastcgi_cache_bypass $cookie_shop $arg_new; fastcgi_no_cache";
+        assert!(
+            said(&format!("{both} $cookie_other;"))
+                .starts_with("2: responses to visitors who bypass")
+        );
+        assert_eq!(said(&format!("{both} $cookie_shop;")), "");
+        assert_eq!(said(&format!("{both} $http_cookie;")), "");
     }
 
     #[test]

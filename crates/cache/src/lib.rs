@@ -44,6 +44,7 @@ mod purge;
 mod purge_list;
 mod queue;
 mod scan;
+mod setbacks;
 mod spool;
 mod sync;
 mod tiers;
@@ -63,6 +64,7 @@ pub use levels::Levels;
 pub use pace::Pace;
 pub use purge_list::{Making, Moment, Purge, PurgeMode};
 pub use queue::{Place, Refused, WAITING_BYTES_MAX};
+pub use setbacks::Setbacks;
 pub use spool::Spool;
 pub use zone::{BODY_IN_MEMORY_MAX, Housekeeping, Zone, ZoneOptions, ZoneUsage};
 

@@ -56,6 +56,7 @@ impl Zone {
         let mut is_known = false;
         let (mut pending, mut counted) = (Vec::new(), HashSet::new());
         for tiers in folder.tiers() {
+            tiers.setbacks.forget_all();
             let in_zone = tiers.purge_memory(purges, mode, at);
             let keys: Vec<Key> = in_zone.keys.iter().map(|(_, key)| key.clone()).collect();
             let is_own = Arc::ptr_eq(&tiers, &self.tiers);
@@ -95,6 +96,7 @@ impl Zone {
     /// answer to that request. What is stored is to be purged after this.
     pub fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
         self.tiers.purge_list().changed(key, takes_all, spared);
+        self.tiers.setbacks.forget(key);
     }
 
     /// Has names that files lost outlast a power failure.

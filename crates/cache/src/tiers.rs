@@ -17,6 +17,7 @@ use crate::folder::Folder;
 use crate::index::Index;
 use crate::lent::{Account, Share};
 use crate::purge_list::{Locked, Moment, PurgeList};
+use crate::setbacks::Setbacks;
 use crate::sync::AtomicBool;
 use bytes::Bytes;
 use quick_cache::sync::Cache;
@@ -125,6 +126,7 @@ pub(crate) struct Tiers {
     open_file_bytes: u64,
     pub(crate) catalog: Catalog,
     pub(crate) fills: Arc<Fills>,
+    pub(crate) setbacks: Setbacks,
     pub(crate) index: Index,
     pub(crate) figures: Arc<Figures>,
     pub(crate) is_scanned: AtomicBool,
@@ -168,6 +170,7 @@ impl Tiers {
             open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
             fills: Arc::new(Fills::new(Arc::clone(&folder.purge_list))),
+            setbacks: Setbacks::default(),
             index: Index::new(),
             is_scanned: AtomicBool::new(false),
             folder,

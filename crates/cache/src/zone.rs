@@ -13,6 +13,7 @@ use crate::index::Digest;
 use crate::lent::{Account, Held};
 use crate::purge_list::{Locked, Making};
 use crate::queue::{Place, Queue, Refused};
+use crate::setbacks::Setbacks;
 use crate::spool::Spool;
 use crate::tiers::{BEYOND_MAX, Tiers};
 use crate::{Key, StoreError};
@@ -333,6 +334,11 @@ impl Zone {
     /// Whether a response for `key` is being made.
     pub fn is_claimed(&self, key: &Key) -> bool {
         self.tiers.fills.is_claimed(key)
+    }
+
+    /// What went wrong lately.
+    pub fn setbacks(&self) -> &Setbacks {
+        &self.tiers.setbacks
     }
 
     /// How many requests for a key that is not stored were counted.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Key, Zone};
 use yorozu_http::range::{self, Wanted};
 use yorozu_kernel::exchange::Exchange;
@@ -189,6 +190,10 @@ pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> O
     let entry = exchange.pass.of::<Plan>()?.stale.clone()?;
     let head = &entry.head;
     let is_within = !failure.is_status && exchange.now_millis() < head.stale_error_until;
+    if failure.is_status && head.status >= 500 {
+        // A page of an error is no better than the newer one.
+        return None;
+    }
     let is_allowed = conf.cache_use_stale.has(failure.condition) && !head.must_revalidate;
     (is_allowed || is_within).then(|| answer(exchange, conf, &entry, CacheStatus::Stale))
 }
@@ -199,6 +204,32 @@ pub struct Failure {
     pub condition: Conditions,
     /// Whether it answered, with a status that counts as a failure.
     pub is_status: bool,
+}
+
+impl Failure {
+    /// Beside the bits of conditions.
+    const STATUS: u16 = 1 << 15;
+
+    /// Notes that a stored page could not be refreshed, so that an upstream in trouble is left alone for a while.
+    pub fn note(self, exchange: &Exchange) {
+        const OF_CLIENT: Conditions = Conditions::HTTP_403.union(Conditions::HTTP_404);
+        let is_of_client = OF_CLIENT.intersects(self.condition)
+            || self.is_status && !entry::is_by_anyone(exchange);
+        let plan = exchange.pass.of::<Plan>().filter(|plan| plan.stale.is_some());
+        if let Some(plan) = plan.filter(|_| !is_of_client) {
+            let status = if self.is_status { Self::STATUS } else { 0 };
+            let how = self.condition.bits() | status;
+            plan.zone.setbacks().note_failure(&plan.key, how, Instant::now());
+        }
+    }
+
+    /// How a refresh of the page failed, if it is not to be tried again yet.
+    pub(super) fn noted(exchange: &Exchange) -> Option<Self> {
+        let plan = exchange.pass.of::<Plan>()?;
+        let how = plan.zone.setbacks().paused(&plan.key, Instant::now())?;
+        let condition = Conditions::from_bits_truncate(how);
+        Some(Self { condition, is_status: how & Self::STATUS != 0 })
+    }
 }
 
 /// The upstream says by `head`, a 304, that the expired entry is still good: its fields, as they are shown to clients,
@@ -265,6 +296,7 @@ pub fn revalidated(
     }
     let renewed = Arc::new(Zone::renewed(&entry, renewed, now));
     let plan = exchange.pass.of_mut::<Plan>()?;
+    plan.zone.setbacks().forget(&plan.key);
     if let (Ok(_), Some(making)) = (fresh, making) {
         let (zone, guard) = (Arc::clone(&plan.zone), plan.guard.take());
         let context = error::Context::of(exchange);

@@ -11,6 +11,7 @@ use super::{alias, freshness, key, loops, parts, purge, secondary};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Instant;
 use yorozu_cache::{Entry, EntryHead, Key, Length};
 use yorozu_http::status;
 use yorozu_kernel::base::turn;
@@ -34,7 +35,7 @@ pub fn collector(
     conf: &Conf,
     head: &Head,
     response: &Response,
-    started: std::time::Instant,
+    started: Instant,
 ) -> Collected {
     // It is large, and without a cache there is none: not to be taken in vain.
     let Some(plan) = exchange.pass.of::<Plan>() else { return Collected::NotStored };
@@ -65,6 +66,7 @@ pub fn collector(
             // Until it is whole, for those who read along.
             entry.made_in = made_in(started);
             exchange.cache_report.is_stored = true;
+            plan.zone.setbacks().forget(&plan.key);
             if plan.secondary != Secondary::default() {
                 for name in secondary::names(exchange, conf, false) {
                     exchange.cache_report.header = Some(seen::count(&name, Effect::Split));
@@ -82,10 +84,20 @@ pub fn collector(
                     exchange.cache_report.header = Some(seen::count(&name, Effect::Unshared));
                 }
             }
+            // What an upstream in trouble says is no property of the page.
+            let is_of_page = why.is_by_response() && head.status < 500 && is_by_anyone(exchange);
+            if conf.cache_lock && is_of_page {
+                plan.zone.setbacks().note_unstorable(&plan.key, Instant::now());
+            }
             plan.end_without(exchange, head.status, why);
             Collected::NotStored
         }
     }
+}
+
+/// Whether anyone may have made the request: what came of it is not likely to be for what its client alone says.
+pub(super) fn is_by_anyone(exchange: &Exchange) -> bool {
+    exchange.request.values(b"cookie").next().is_none()
 }
 
 /// The request that makes the page in place of this one, whose response is its client's alone.

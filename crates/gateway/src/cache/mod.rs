@@ -54,6 +54,7 @@ use yorozu_http::field;
 use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored};
 
 use crate::protocol;
+use answer::Failure;
 use bytes::Bytes;
 use decision::{AskedOfPart, Claiming, Decision, Missing, Renewal, Step};
 use secondary::Secondary;
@@ -269,6 +270,7 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
     match decide(exchange, conf, entry) {
         Decision::Hit => {
             let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
+            let is_due = is_due && Failure::noted(exchange).is_none();
             let refresh = if is_due { refresh_early(exchange, conf, entry) } else { None };
             Some(Found { outcome: answer(exchange, conf, entry, CacheStatus::Hit), refresh })
         }
@@ -282,11 +284,15 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
         }
         Decision::Expired(_) => {
             expire(exchange, entry);
-            None
+            let failure = Failure::noted(exchange)?;
+            answer_stale(exchange, conf, failure).map(Found::from)
         }
         Decision::Renewed(renewal) => {
             expire(exchange, entry);
-            renew(exchange, conf, entry, renewal)
+            match Failure::noted(exchange) {
+                Some(_) => Some(answer(exchange, conf, entry, CacheStatus::Stale).into()),
+                None => renew(exchange, conf, entry, renewal),
+            }
         }
     }
 }

@@ -53,6 +53,11 @@ async fn for_claimed(exchange: &mut Exchange, conf: &Conf) -> Option<Prepared> {
     let mut key = first.and_then(|first| key::variant(exchange, conf, &page, &first));
     loop {
         let wanted = key.as_ref().unwrap_or(&page).clone();
+        let zone = &exchange.pass.of::<Plan>()?.zone;
+        if zone.setbacks().is_unstorable(&wanted, Instant::now()) {
+            // What it waited for would not be for it.
+            return None;
+        }
         let waiter = match claim(exchange, conf, &wanted)? {
             Claimed::Maker(guard) => {
                 exchange.pass.of_mut::<Plan>()?.guard = Some(guard);

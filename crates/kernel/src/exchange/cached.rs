@@ -56,6 +56,23 @@ pub enum NotStored {
 }
 
 impl NotStored {
+    /// Whether the response itself says so, as the next one is likely to, whoever asks.
+    pub fn is_by_response(self) -> bool {
+        matches!(
+            self,
+            Self::SetCookie
+                | Self::Vary
+                | Self::AccelExpires
+                | Self::NoStore
+                | Self::NoCache
+                | Self::Private
+                | Self::NoLifetime
+                | Self::Expired
+                | Self::Loop
+                | Self::Tags
+        )
+    }
+
     /// In their order.
     pub const ALL: [Self; 23] = [
         Self::SetCookie,

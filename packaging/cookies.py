@@ -59,7 +59,8 @@ def preset():
     ends = tuple(name[1:] for name in open_names)
     others = [expression(name) for name in harmless if name.endswith(('*', *ends)) and not name.startswith('_')]
     lines += [f'# By the end of the name, and no harmless one ({", ".join(dict.fromkeys(open_names.values()))}): {", ".join(open_names)}',
-              row([expression(end) for end in ends], f'(?!_|{"|".join(others)})[^=;]*')]
+              # Not a space less: what follows would begin with it, and be none of the harmless ones.
+              row([expression(end) for end in ends], f'+(?!_|{"|".join(others)})[^=;]*')]
     return ''.join(f'    {line}\n' for line in lines)
 
 

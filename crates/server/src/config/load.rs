@@ -101,7 +101,9 @@ fn load_noting(
             Ok(Loaded { config: Config { shared, ..config }, tree })
         }
         Err(last) => {
-            let mut errors = loader.faults.take().unwrap_or_default();
+            let Some(mut errors) = loader.faults.take() else {
+                return Err(Faults { errors: vec![last], warnings: Vec::new() });
+            };
             // What comes of them is none of its own.
             if errors.is_empty() {
                 errors.push(last);

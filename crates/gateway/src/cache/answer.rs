@@ -3,7 +3,7 @@
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::{self, Conf};
-use super::{collector, eligibility, entry, freshness, purge};
+use super::{collector, eligibility, entry, freshness, purge, storing};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::Conditions;
 use bytes::Bytes;
@@ -211,12 +211,19 @@ impl Failure {
     const STATUS: u16 = 1 << 15;
 
     /// Notes that a stored page could not be refreshed, so that an upstream in trouble is left alone for a while.
-    pub fn note(self, exchange: &Exchange) {
+    pub fn note(self, exchange: &mut Exchange, conf: &Conf) {
         const OF_CLIENT: Conditions = Conditions::HTTP_403.union(Conditions::HTTP_404);
-        let is_of_client = OF_CLIENT.intersects(self.condition)
-            || self.is_status && !entry::is_by_anyone(exchange);
-        let plan = exchange.pass.of::<Plan>().filter(|plan| plan.stale.is_some());
-        if let Some(plan) = plan.filter(|_| !is_of_client) {
+        let has_stale = exchange.pass.of::<Plan>().is_some_and(|plan| plan.stale.is_some());
+        if !has_stale || OF_CLIENT.intersects(self.condition) {
+            return;
+        }
+        let vary = storing::known_vary(exchange);
+        let eligibility = eligibility::of_request(exchange, conf);
+        let is_of_client = match self.is_status {
+            true => !eligibility.is_by_anyone(exchange, &vary),
+            false => !eligibility.admits(&vary),
+        };
+        if let Some(plan) = exchange.pass.of::<Plan>().filter(|_| !is_of_client) {
             let status = if self.is_status { Self::STATUS } else { 0 };
             let how = self.condition.bits() | status;
             plan.zone.setbacks().note_failure(&plan.key, how, Instant::now());

@@ -126,6 +126,12 @@ impl Eligibility {
             && self.names_of_client.iter().all(|header| header.is_varied_by(vary))
     }
 
+    /// Whether anyone may have made the request for the page with this `Vary`: what comes of it is not likely to come of what its
+    /// client alone says.
+    pub(super) fn is_by_anyone(&self, exchange: &Exchange, vary: &[u8]) -> bool {
+        self.admits(vary) && exchange.request.values(b"cookie").next().is_none()
+    }
+
     /// The headers that no list knows.
     pub fn strangers(&self) -> impl Iterator<Item = &Bytes> {
         self.strangers.iter().map(|header| &header.name)

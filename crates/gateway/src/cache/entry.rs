@@ -85,7 +85,10 @@ pub fn collector(
                 }
             }
             // What an upstream in trouble says is no property of the page.
-            let is_of_page = why.is_by_response() && head.status < 500 && is_by_anyone(exchange);
+            let vary = vary(conf, head);
+            let judged = plan.eligibility.as_ref();
+            let is_by_anyone = judged.is_some_and(|known| known.is_by_anyone(exchange, &vary));
+            let is_of_page = why.is_by_response() && head.status < 500 && is_by_anyone;
             if conf.cache_lock && is_of_page {
                 plan.zone.setbacks().note_unstorable(&plan.key, Instant::now());
             }
@@ -93,11 +96,6 @@ pub fn collector(
             Collected::NotStored
         }
     }
-}
-
-/// Whether anyone may have made the request: what came of it is not likely to be for what its client alone says.
-pub(super) fn is_by_anyone(exchange: &Exchange) -> bool {
-    exchange.request.values(b"cookie").next().is_none()
 }
 
 /// The request that makes the page in place of this one, whose response is its client's alone.

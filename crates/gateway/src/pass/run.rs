@@ -310,7 +310,7 @@ async fn conclude(exchange: &mut Exchange, conf: Settings<'_>, reply: Reply) -> 
             }
             if has_stale && !condition.is_empty() {
                 let failure = Failure { condition, is_status: true };
-                failure.note(exchange);
+                failure.note(exchange, conf.cache);
                 if let Some(outcome) = cache::answer_stale(exchange, conf.cache, failure) {
                     return outcome;
                 }
@@ -320,7 +320,7 @@ async fn conclude(exchange: &mut Exchange, conf: Settings<'_>, reply: Reply) -> 
         Err(fault) => fault,
     };
     let failure = Failure { condition: fault.condition(), is_status: false };
-    failure.note(exchange);
+    failure.note(exchange, conf.cache);
     if let Some(outcome) = cache::answer_stale(exchange, conf.cache, failure) {
         return outcome;
     }

@@ -72,7 +72,9 @@ class Site:
         return answer
 
     def php_runs(self):
-        return (self.folder / 'log/php-access.log').read_text().count('\n')
+        """How many requests PHP had, but for those of wp-cron, which WordPress asks for by itself and awaits no answer of."""
+        lines = (self.folder / 'log/php-access.log').read_text().splitlines(keepends=True)
+        return sum(line.endswith('\n') and '/wp-cron.php' not in line for line in lines)
 
     def log(self):
         return (self.folder / 'log/site.access.log').read_text()

@@ -18,9 +18,9 @@ use yorozu_modules::filters::{
 };
 
 /// Response filters in the order a head passes them.
-const ORDER: [Filter; 17] = [
+const ORDER: [Filter; 18] = [
     slice::FILTER, // before what looks at the status: a slice is the beginning of a whole
-    Filter::always(not_modified::filter), // early: a 304 has no body, later work would be wasted
+    Filter::always(not_modified::judge), // early: by what the handler says of its content
     Filter::always(headers::brought), // before what adds and clears: nginx has it from the start
     more_headers::FILTER, // before `add_header`, as that module's filter lies
     headers::FILTER, // sees the final status; `add_header` depends on it
@@ -31,13 +31,14 @@ const ORDER: [Filter; 17] = [
     ),
     // Beside the fields of the answer that it goes with.
     Filter::when(|location| protocol::of(location).is_some(), sticky::filter),
-    userid::FILTER,                   // behind `add_header`, as nginx has it
-    compress::gunzip::FILTER,         // before what compresses: its content has no coding after it
-    sub::FILTER,                      // before what adds: it replaces in the location's own content
-    addition::FILTER,                 // before what converts: all is one text
-    Filter::always(charset::filter),  // before what compresses: it converts text
-    ssi::FILTER,      // behind what converts: what it includes was converted by itself
-    compress::FILTER, // withdraws ranges: byte positions of the coded body are not stable
+    userid::FILTER,                       // behind `add_header`, as nginx has it
+    compress::gunzip::FILTER, // before what compresses: its content has no coding after it
+    sub::FILTER,              // before what adds: it replaces in the location's own content
+    addition::FILTER,         // before what converts: all is one text
+    Filter::always(charset::filter), // before what compresses: it converts text
+    ssi::FILTER,              // behind what converts: what it includes was converted by itself
+    compress::FILTER,         // withdraws ranges: byte positions of the coded body are not stable
+    Filter::always(not_modified::settle), // behind what shapes the head of the 200
     Filter::always(range::filter), // cuts exactly the bytes that are sent
     Filter::always(charset::convert), // byte for byte, so that ranges are of what is stored
     Filter::always(headers::make_room_for_trailers), // last: the content is a stream after it

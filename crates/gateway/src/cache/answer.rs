@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Key, Zone};
+use yorozu_http::conditional;
 use yorozu_http::range::{self, Wanted};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored, Stored};
@@ -323,7 +324,9 @@ fn update_fields(conf: &Conf, update: Response, renewed: &mut EntryHead) {
     if !update.content_type.is_empty() {
         renewed.content_type = entry::stored_type(&update);
     }
-    if !update.etag.is_empty() {
+    // A stored page that was compressed on its way has a weak tag; servers that judge conditions before they compress, as
+    // nginx does, confirm it by the strong one (RFC 9111, section 4.3.4: that is another representation's).
+    if !conditional::etag_matches(&update.etag, &renewed.etag, true) && !update.etag.is_empty() {
         renewed.etag = update.etag.clone();
     }
     renewed.last_modified = update.last_modified.or(renewed.last_modified);

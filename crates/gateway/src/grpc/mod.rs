@@ -175,6 +175,10 @@ impl Protocol for Grpc {
         self.0.known_scheme().unwrap_or(Scheme::Grpc).text()
     }
 
+    fn judges_conditions(&self) -> bool {
+        true
+    }
+
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
         let destination = self.0.resolved(exchange)?;
         // `$grpc_internal_host` looks for it there.

@@ -89,7 +89,8 @@ pub async fn accept(
         response.content_type = path::content_type(exchange, location);
     }
     announce_content(exchange, &fetched, &mut response);
-    response.upstream_validates = exchange.pass.of::<Plan>().is_none();
+    response.upstream_validates =
+        protocol.judges_conditions() && exchange.pass.of::<Plan>().is_none();
     let is_cacheable = cache::is_cacheable(exchange);
     let collector = collector(exchange, conf, &head, &response, &fetched);
     settle_ranges(is_cacheable, &mut response);

@@ -146,6 +146,12 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         true
     }
 
+    /// Whether it leads to a server of HTTP, which judges the conditions of requests by itself; else this server is the
+    /// origin, and has to (RFC 9110, section 13.2.1).
+    fn judges_conditions(&self) -> bool {
+        false
+    }
+
     /// Whether ranges of its answers are always cut here, as others' are with `*_force_ranges`.
     fn forces_ranges(&self) -> bool {
         false

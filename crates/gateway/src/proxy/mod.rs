@@ -268,6 +268,10 @@ impl Protocol for Pass {
         self.0.known_scheme().unwrap_or(Scheme::Http).text()
     }
 
+    fn judges_conditions(&self) -> bool {
+        true
+    }
+
     /// The cache key may name where it goes.
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
         match self.0 {

@@ -102,8 +102,10 @@ pub struct Response {
     /// Whether fields are added after the content.
     pub has_trailers: bool,
     pub body: Body,
-    /// Whether the upstream evaluates the request's conditions. As nginx: unless the answer may be stored.
+    /// Whether an upstream has judged the request's conditions.
     pub upstream_validates: bool,
+    /// Whether the client has it already: it goes out as a 304, without its content.
+    pub is_unchanged: bool,
     /// Whether the range filter may cut it.
     pub allow_ranges: bool,
     /// Whether it may cut what arrives and is not stored, too.
@@ -147,6 +149,7 @@ impl Response {
             has_trailers: false,
             body: Body::empty(),
             upstream_validates: false,
+            is_unchanged: false,
             allow_ranges: false,
             forces_ranges: false,
             stored_page: None,
@@ -251,6 +254,8 @@ impl Response {
             self.etag = conditional::weaken(&self.etag).unwrap_or_default().into();
         } else {
             self.last_modified = None;
+            // What the client has may be another text.
+            self.is_unchanged = false;
             // One that is no date is passed on as it came.
             self.fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"last-modified"));
             self.etag = Bytes::new();

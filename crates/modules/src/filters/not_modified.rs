@@ -1,7 +1,10 @@
 //! Conditional requests: 304 and 412.
 //!
+//! The head of a 304 is that of the 200 which would have been sent, so the filters shape a 200, and know that its content
+//! is not asked for.
+//!
 //! # Source
-//! RFC 9110, section 13; as nginx, only answers with status 200 are judged.
+//! RFC 9110, sections 13 and 15.4.5; as nginx, only answers with status 200 are judged.
 
 use yorozu_http::conditional::etag_matches;
 use yorozu_http::date;
@@ -9,8 +12,8 @@ use yorozu_kernel::config::http_core::IfModifiedSince;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::response::{Body, Response};
 
-/// Evaluates the request's conditions against the response's validators.
-pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+/// Judges the request's conditions by the validators that the handler gave. A 412 is another response.
+pub fn judge(exchange: &mut Exchange, response: &mut Response) {
     let is_due = response.status == 200
         && !response.upstream_validates
         && exchange.request.method.is_get_or_head();
@@ -34,17 +37,18 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             return precondition_failed(exchange, response);
         }
     }
-    let (since, tags) =
-        (request.known(known.if_modified_since), request.known(known.if_none_match));
-    if since.is_none() && tags.is_none() {
-        return;
-    }
-    // Unlike nginx: with tags the time does not count (RFC 9110, section 13.2.2).
-    let since = since.filter(|_| tags.is_none());
-    if since.is_some_and(|since| is_modified(exchange, response, since)) {
-        return;
-    }
-    if tags.is_some_and(|tags| !is_named(tags, response, true)) {
+    response.is_unchanged =
+        match (request.known(known.if_none_match), request.known(known.if_modified_since)) {
+            // Unlike nginx: with tags the time does not count (RFC 9110, section 13.2.2).
+            (Some(tags), _) => is_named(tags, response, true),
+            (None, Some(since)) => !is_modified(exchange, response, since),
+            (None, None) => false,
+        };
+}
+
+/// Makes the 304 of the 200 that the client has: what describes the content goes with it.
+pub fn settle(_: &mut Exchange, response: &mut Response) {
+    if !response.is_unchanged {
         return;
     }
     response.status = 304;

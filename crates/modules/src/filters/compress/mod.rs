@@ -90,7 +90,26 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     response.vary_encoding = location.of::<gzip::Conf>().gzip_vary;
-    let Some(mut effort) = chosen(exchange, response, location, possible) else { return };
+    let Some(wished) = chosen(exchange, response, location, possible) else { return };
+    let effort = match response.is_unchanged {
+        true => Some(wished),
+        false => coded(exchange, response, location, possible, wished),
+    };
+    let Some(effort) = effort else { return };
+    response.remove(b"accept-ranges");
+    let token = Bytes::from_static(effort.coding.token());
+    response.add(Bytes::from_static(b"Content-Encoding"), token);
+    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+}
+
+/// Codes the content: how it was done, or `None` where it is sent as it is.
+fn coded(
+    exchange: &mut Exchange,
+    response: &mut Response,
+    location: &LocationConf,
+    possible: [Option<Effort>; 3],
+    effort: Effort,
+) -> Option<Effort> {
     let is_head = exchange.request.method == Method::Head;
     response.apply_recoder();
     let length = response.content_length;
@@ -109,7 +128,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
                 }
                 None => {
                     response.body = Body::Memory(bytes);
-                    return;
+                    return None;
                 }
             }
         }
@@ -123,20 +142,16 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
                     response.content_length = Some(bytes.1);
                     response.body = Body::Memory(compressed);
                 }
-                Beside::Later => return,
+                Beside::Later => return None,
                 Beside::Never => {
-                    let coder = on_its_way(exchange, response, location, possible);
-                    let Some((instead, coder)) = coder else { return };
-                    effort = instead;
+                    let (instead, coder) = on_its_way(exchange, response, location, possible)?;
                     response.change(Box::new(coder));
+                    return Some(instead);
                 }
             }
         }
     }
-    response.remove(b"accept-ranges");
-    let token = Bytes::from_static(effort.coding.token());
-    response.add(Bytes::from_static(b"Content-Encoding"), token);
-    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+    Some(effort)
 }
 
 /// The coding the client likes best among the possible ones.

@@ -185,12 +185,12 @@ pub(super) fn answer_part(
 
 /// A stale entry in place of a failure, if `*_cache_use_stale` or the entry itself allows it.
 ///
-/// As nginx, `stale-if-error` of the entry counts for upstreams that do not answer; what a status is
-/// worth only `*_cache_use_stale` says.
+/// Unlike nginx, `stale-if-error` of the entry also counts where the upstream says itself that it failed (RFC 5861, section 4).
 pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> Option<Outcome> {
     let entry = exchange.pass.of::<Plan>()?.stale.clone()?;
     let head = &entry.head;
-    let is_within = !failure.is_status && exchange.now_millis() < head.stale_error_until;
+    let is_error = !failure.is_status || Failure::ERRORS.intersects(failure.condition);
+    let is_within = is_error && exchange.now_millis() < head.stale_error_until;
     if failure.is_status && head.status >= 500 {
         // A page of an error is no better than the newer one.
         return None;
@@ -212,6 +212,11 @@ impl Failure {
     const STATUS: u16 = 1 << 15;
 
     /// Notes that a stored page could not be refreshed, so that an upstream in trouble is left alone for a while.
+    /// RFC 5861, section 4.
+    const ERRORS: Conditions = Conditions::HTTP_500
+        .union(Conditions::HTTP_502)
+        .union(Conditions::HTTP_503)
+        .union(Conditions::HTTP_504);
     pub fn note(self, exchange: &mut Exchange, conf: &Conf) {
         const OF_CLIENT: Conditions = Conditions::HTTP_403.union(Conditions::HTTP_404);
         let has_stale = exchange.pass.of::<Plan>().is_some_and(|plan| plan.stale.is_some());

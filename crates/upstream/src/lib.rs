@@ -22,6 +22,7 @@ mod dns;
 mod figures;
 mod gauge;
 mod group;
+mod last_known;
 mod loads;
 mod numbers;
 mod pool;

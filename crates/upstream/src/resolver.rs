@@ -6,6 +6,7 @@
 )]
 
 use crate::dns::{self, Found};
+use crate::last_known;
 use domain::base::iana::Rtype;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,6 +35,8 @@ pub struct Resolved {
     pub addresses: Vec<IpAddr>,
     /// When to ask again.
     pub valid_until: Instant,
+    /// Why these are the last that were known; told once for each question that failed.
+    pub is_stale_for: Option<ResolveFault>,
 }
 
 /// Where a service is offered: what its SRV records come to.
@@ -99,6 +102,7 @@ impl Answer {
         let said = self.said.clone();
         if let Ok(resolved) = &mut self.said {
             resolved.addresses.rotate_left(1);
+            resolved.is_stale_for = None;
         }
         said
     }
@@ -112,11 +116,12 @@ impl Answer {
 
 thread_local! {
     /// What this worker knows.
-    static NAMES: RefCell<HashMap<(Resolver, String), Known>> = RefCell::default();
+    static NAMES: RefCell<HashMap<last_known::Key, Known>> = RefCell::default();
 }
 
 impl Resolver {
-    /// Looks a name up, within `timeout`. Requests for a name that is being asked for share the answer.
+    /// Looks a name up, within `timeout`. Requests for a name that is being asked for share the answer. Where no name server
+    /// helps, the last addresses stand in for it, up to a day.
     ///
     /// # Errors
     /// [`ResolveFault`]
@@ -125,17 +130,23 @@ impl Resolver {
     /// The question is dropped; the next that waits for its answer asks.
     pub async fn addresses(&self, host: &str, timeout: Duration) -> Result<Resolved, ResolveFault> {
         let asked = Instant::now();
-        let known = self.known(host, asked);
+        if let Some(addresses) = self.own_addresses(host) {
+            return Ok(Resolved { addresses, valid_until: asked, is_stale_for: None });
+        }
+        // A full name: the machine's search list is not for servers.
+        let key = (self.clone(), host.trim_end_matches('.').to_ascii_lowercase());
+        let known = known(&key, asked);
         let answer = async {
             let mut known = known.lock().await;
             if let Some(answer) = known.as_mut().filter(|known| known.holds(asked, Instant::now()))
             {
                 return answer.told();
             }
-            let said = self.ask(host).await;
+            let said = self.ask_or_recall(&key, host, timeout).await;
             known.insert(Answer { learned: Instant::now(), said }).told()
         };
-        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(ResolveFault::TimedOut))
+        let told = tokio::time::timeout(timeout, answer).await;
+        told.unwrap_or_else(|_| recall(&key, ResolveFault::TimedOut))
     }
 
     /// Looks up where a service is offered: `name` has SRV records (RFC 2782). Nothing of it is remembered.
@@ -174,22 +185,33 @@ impl Resolver {
         Ok(Offered { places, missing, valid_until })
     }
 
-    /// The place of what is known of a name.
-    fn known(&self, host: &str, now: Instant) -> Known {
-        // A full name: the machine's search list is not for servers.
-        let key = (self.clone(), host.trim_end_matches('.').to_ascii_lowercase());
-        NAMES.with_borrow_mut(|names| {
-            if names.len() >= CACHED_NAMES_MAX && !names.contains_key(&key) {
-                make_room(names, now);
+    async fn ask_or_recall(
+        &self,
+        key: &last_known::Key,
+        host: &str,
+        timeout: Duration,
+    ) -> Result<Resolved, ResolveFault> {
+        let now = Instant::now();
+        if let Some(resolved) = last_known::in_between(key, now) {
+            return Ok(resolved);
+        }
+        let is_known = last_known::is_known(key, now);
+        let patience = if is_known { timeout.min(last_known::PATIENCE) } else { timeout };
+        let said = tokio::time::timeout(patience, self.ask(host)).await;
+        match said.unwrap_or(Err(ResolveFault::TimedOut)) {
+            Ok(found) => {
+                last_known::note(key, &found);
+                Ok(found)
             }
-            Rc::clone(names.entry(key).or_default())
-        })
+            Err(ResolveFault::NotFound) => {
+                last_known::forget(key);
+                Err(ResolveFault::NotFound)
+            }
+            Err(fault) => recall(key, fault),
+        }
     }
 
     async fn ask(&self, host: &str) -> Result<Resolved, ResolveFault> {
-        if let Some(addresses) = self.own_addresses(host) {
-            return Ok(Resolved { addresses, valid_until: Instant::now() });
-        }
         let of = async |is_wanted: bool, rtype| {
             if is_wanted {
                 dns::ask(&self.servers, host, rtype).await
@@ -213,7 +235,8 @@ impl Resolver {
             return Err(ResolveFault::NotFound);
         }
         let validity = self.valid.or(ttl).unwrap_or_default();
-        Ok(Resolved { addresses, valid_until: Instant::now() + validity })
+        let valid_until = Instant::now() + validity;
+        Ok(Resolved { addresses, valid_until, is_stale_for: None })
     }
 }
 
@@ -228,8 +251,29 @@ impl Resolver {
     }
 }
 
+/// The last addresses, now that a question failed.
+fn recall(key: &last_known::Key, fault: ResolveFault) -> Result<Resolved, ResolveFault> {
+    let now = Instant::now();
+    last_known::failed(key, now);
+    let resolved = last_known::in_between(key, now).ok_or(fault)?;
+    Ok(Resolved { is_stale_for: Some(fault), ..resolved })
+}
+
+/// The place of what this worker knows of a name.
+fn known(key: &last_known::Key, now: Instant) -> Known {
+    NAMES.with_borrow_mut(|names| {
+        if names.len() >= CACHED_NAMES_MAX && !names.contains_key(key) {
+            make_room(names, now);
+        }
+        if let Some(known) = names.get(key) {
+            return Rc::clone(known);
+        }
+        Rc::clone(names.entry(key.clone()).or_default())
+    })
+}
+
 /// Forgets what no longer holds, or else the name that would be forgotten first. One that is being asked for stays.
-fn make_room(names: &mut HashMap<(Resolver, String), Known>, now: Instant) {
+fn make_room(names: &mut HashMap<last_known::Key, Known>, now: Instant) {
     let valid_until = |known: &Known| -> Option<Instant> {
         let known = known.try_lock().ok()?;
         known.as_ref()?.said.as_ref().ok().map(|resolved| resolved.valid_until)
@@ -449,6 +493,46 @@ mod tests {
             assert_eq!(last_byte(&resolver(&[silent, mute, helps]), "a").await, Ok(1));
             let outcome = last_byte(&resolver(&[silent, mute]), "a").await;
             assert_eq!(outcome, Err(ResolveFault::TimedOut));
+        });
+    }
+
+    #[test]
+    fn the_last_addresses_stand_in_while_no_server_helps() {
+        with_servers(async {
+            tokio::time::pause();
+            let mood = Rc::new(Cell::new(Some(Rcode::NOERROR)));
+            let (questions, asked_for) = (Rc::new(Cell::new(0)), Rc::clone(&mood));
+            let count = Rc::clone(&questions);
+            let address = server(move |question| {
+                count.set(count.get() + 1);
+                match asked_for.get() {
+                    Some(Rcode::NOERROR) => vec![says(question, "stale", 0, 1)],
+                    Some(rcode) => vec![answer(question, rcode).finish()],
+                    None => Vec::new(),
+                }
+            });
+            let resolver = resolver(&[address.await]);
+            assert_eq!(last_byte(&resolver, "stale").await, Ok(1));
+            for failure in [None, Some(Rcode::SERVFAIL), Some(Rcode::REFUSED)] {
+                mood.set(failure);
+                let began = tokio::time::Instant::now();
+                let found = resolver.addresses("stale", MINUTE).await.unwrap();
+                assert!(found.is_stale_for.is_some() && began.elapsed() < Duration::from_secs(2));
+                // For some seconds no other is asked, and none waits.
+                questions.set(0);
+                let found = resolver.addresses("stale", MINUTE).await.unwrap();
+                assert_eq!((found.is_stale_for, questions.get()), (None, 0));
+                mood.set(Some(Rcode::NOERROR));
+                last_known::note(&(resolver.clone(), "stale".to_owned()), &found);
+                NAMES.with_borrow_mut(HashMap::clear);
+                assert_eq!(last_byte(&resolver, "stale").await, Ok(1));
+            }
+            // One that is no name any more is not used on.
+            mood.set(Some(Rcode::NXDOMAIN));
+            for rcode in [Rcode::NXDOMAIN, Rcode::SERVFAIL] {
+                mood.set(Some(rcode));
+                assert!(last_byte(&resolver, "stale").await.is_err());
+            }
         });
     }
 

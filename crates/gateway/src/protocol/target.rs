@@ -96,11 +96,16 @@ async fn resolve(
         return fail(format!("no resolver defined to resolve {host}"), 502);
     };
     match resolver.addresses(host, core.resolver_timeout).await {
-        Ok(found) => Ok(found
-            .addresses
-            .into_iter()
-            .map(|ip| PeerAddress::Tcp(std::net::SocketAddr::new(ip, port)))
-            .collect()),
+        Ok(found) => {
+            if let Some(problem) = found.is_stale_for {
+                let text = format!(
+                    "{host} could not be resolved ({problem}), its last addresses are used"
+                );
+                error::request(exchange, Level::Error, &text);
+            }
+            let to = |ip| PeerAddress::Tcp(std::net::SocketAddr::new(ip, port));
+            Ok(found.addresses.into_iter().map(to).collect())
+        }
         Err(problem) => fail(format!("{host} could not be resolved ({problem})"), 502),
     }
 }

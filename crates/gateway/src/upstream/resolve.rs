@@ -108,8 +108,22 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
     let names = upstream.names.as_ref().expect("started for names");
     let name = &names.names[index];
     let Some((resolver, timeout)) = names.resolver.get() else { return RETRY_INTERVAL };
+    let failed = |problem: ResolveFault| {
+        let what = match &name.means {
+            Means::Addresses(_) => name.host.clone(),
+            Means::Service { service, .. } => format!("service {service} of {}", name.host),
+        };
+        let text = format!(
+            "{what} could not be resolved ({problem}) while resolving upstream \"{}\"",
+            upstream.group.name
+        );
+        log.process(Level::Error, &text);
+    };
     let found = match &name.means {
         Means::Addresses(port) => resolver.addresses(&name.host, *timeout).await.map(|found| {
+            if let Some(problem) = found.is_stale_for {
+                failed(problem);
+            }
             let to = |ip| PeerAddress::Tcp(SocketAddr::new(ip, *port));
             let mut addresses: Vec<_> = found.addresses.into_iter().map(to).collect();
             addresses.sort();
@@ -136,15 +150,7 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
             valid_until.saturating_duration_since(Instant::now()).max(INTERVAL_MIN)
         }
         Err(problem) => {
-            let what = match &name.means {
-                Means::Addresses(_) => name.host.clone(),
-                Means::Service { service, .. } => format!("service {service} of {}", name.host),
-            };
-            let text = format!(
-                "{what} could not be resolved ({problem}) while resolving upstream \"{}\"",
-                upstream.group.name
-            );
-            log.process(Level::Error, &text);
+            failed(problem);
             if problem == ResolveFault::NotFound {
                 // As nginx: after another fault those that are known are better than none.
                 upstream.group.resolved(server, Vec::new());

@@ -412,22 +412,6 @@ impl Tiers {
         (removed, due)
     }
 
-    /// Makes the folder again if it was removed.
-    ///
-    /// # Errors
-    /// It was removed, cannot be made, or cannot be looked at: then its files count as there.
-    pub(crate) fn check_folder(&self) -> Result<(), StoreError> {
-        let path = &self.options.path;
-        if files::identity_at(path).map_err(failed("stat()", path))?.is_some() {
-            return Ok(());
-        }
-        let _names = self.folder.names();
-        self.index.clear();
-        self.catalog.with_prefix(b"").iter().for_each(|key| self.forget_unused(key));
-        files::make_folder(path).map_err(failed("mkdir()", path))?;
-        Err(StoreError::Vanished { path: path.clone() })
-    }
-
     fn is_disk_tight(&self) -> bool {
         let Some(min_free) = self.options.min_free else { return false };
         nix::sys::statvfs::statvfs(&self.options.path)

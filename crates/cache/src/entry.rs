@@ -231,12 +231,14 @@ impl Entry {
         other
     }
 
-    /// Notes a use; `inactive` counts from here.
-    pub fn touch(&self, now: i64) {
+    /// Notes a use; `inactive` counts from here. Whether it is the first in this second.
+    pub fn touch(&self, now: i64) -> bool {
         // A load first: a hit must not take the cache line exclusively each time.
-        if self.last_used.load(Ordering::Relaxed) != now {
+        let is_first = self.last_used.load(Ordering::Relaxed) != now;
+        if is_first {
             self.last_used.store(now, Ordering::Relaxed);
         }
+        is_first
     }
 
     /// When it was used last.

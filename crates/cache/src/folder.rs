@@ -324,6 +324,12 @@ impl Folder {
         lock.is_some()
     }
 
+    /// It was deleted and made again: its lock is another file's, and so is the journal, if there is one.
+    pub(crate) fn is_another(&self) {
+        *locked(&self.lock) = try_lock(&self.lock_path).unwrap_or_default();
+        self.journal.is_another();
+    }
+
     /// Notes, before the folder is read, which processes left temporary files in it. A process that comes later,
     /// and shares the folder for a while, may still use its files.
     pub(crate) fn note_ended(&self, path: &Path) {

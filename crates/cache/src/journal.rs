@@ -201,6 +201,12 @@ impl Journal {
         }
     }
 
+    /// The folder is another one: what it holds was appended since, if there is anything.
+    pub(crate) fn is_another(&self) {
+        let mut state = self.state();
+        *state = State { is_there: state.is_there, is_named: false, has_epoch: false };
+    }
+
     /// Whether there is anything in it.
     pub(crate) fn is_there(&self) -> bool {
         self.state().is_there

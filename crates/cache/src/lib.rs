@@ -24,6 +24,7 @@
 
 mod beyond;
 mod catalog;
+mod deleted;
 mod disk;
 mod entry;
 mod entry_file;

@@ -8,10 +8,12 @@
 
 use crate::Key;
 use crate::catalog::Catalog;
+use crate::deleted::Sighted;
 use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryBody};
 use crate::entry_file;
 use crate::figures::{Evicted, Figures};
+use crate::files;
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
@@ -23,7 +25,7 @@ use bytes::Bytes;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
@@ -130,6 +132,9 @@ pub(crate) struct Tiers {
     pub(crate) index: Index,
     pub(crate) figures: Arc<Figures>,
     pub(crate) is_scanned: AtomicBool,
+    pub(crate) sighted: Sighted,
+    /// What told the folder from others when it was looked at last; 0 for none.
+    folder_identity: AtomicU64,
 }
 
 impl std::fmt::Debug for Tiers {
@@ -156,6 +161,7 @@ impl Tiers {
         zone: u64,
     ) -> Self {
         let items = usize::try_from(memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        let identity = files::identity_at(&options.path).ok().flatten();
         let (pushed_out, hasher) = (PushedOut::default(), DefaultHashBuilder::default());
         Self {
             options,
@@ -173,12 +179,23 @@ impl Tiers {
             setbacks: Setbacks::default(),
             index: Index::new(),
             is_scanned: AtomicBool::new(false),
+            sighted: Sighted::default(),
+            folder_identity: AtomicU64::new(identity.unwrap_or(0)),
             folder,
         }
     }
 
     pub(crate) fn purge_list(&self) -> &Arc<PurgeList> {
         &self.folder.purge_list
+    }
+
+    /// What tells the folder from others, as it was looked at last.
+    pub(crate) fn folder_identity(&self) -> Option<u64> {
+        Some(self.folder_identity.load(Ordering::Relaxed)).filter(|identity| *identity != 0)
+    }
+
+    pub(crate) fn set_folder_identity(&self, identity: Option<u64>) {
+        self.folder_identity.store(identity.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// A hit of the memory tier; never blocks.

@@ -389,12 +389,24 @@ impl Zone {
         }
     }
 
+    /// Notes that a page in memory had a hit, the first one in this second.
+    pub fn sighted(&self, key: Key) {
+        self.tiers.sighted.note(key);
+    }
+
+    /// Drops the pages whose files others have deleted, if they had hits since the last call. Blocks.
+    ///
+    /// # Errors
+    /// The whole folder was deleted, or cannot be looked at or made.
+    pub fn drop_deleted(&self) -> Result<(), StoreError> {
+        self.tiers.drop_deleted()
+    }
+
     /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`, and removes the
     /// files of purged pages. Blocks.
     pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Housekeeping {
         let mut kept = Housekeeping::default();
         let tiers = &self.tiers;
-        kept.problems.extend(tiers.check_folder().err());
         if !tiers.folder.names().are_of(tiers.zone) {
             return kept;
         }
@@ -1423,6 +1435,41 @@ mod tests {
         zone.scan(5, &|| true);
         assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
         assert!(zone.may_be_on_disk(&key("a")) && !zone.may_be_on_disk(&key("b")));
+    }
+
+    #[test]
+    fn pages_whose_files_others_delete_are_gone_with_the_next_hit() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        ["a", "b"].iter().for_each(|text| drop(store(&zone, text, b"page")));
+        put(&zone, "waits", b"page");
+        let look = || {
+            ["a", "b", "waits"].iter().for_each(|text| zone.sighted(key(text)));
+            zone.drop_deleted()
+        };
+        look().unwrap();
+        assert_eq!(zone.usage().memory_entries, 3);
+        fs::remove_file(zone.path(&key("a"))).unwrap();
+        look().unwrap();
+        let is_hit = |text| zone.peek(&key(text)).is_some();
+        assert_eq!((is_hit("a"), is_hit("b"), is_hit("waits")), (false, true, true));
+        assert_eq!((zone.usage().disk_files, zone.tiers.catalog.len()), (1, 2));
+        // The whole folder, while something else is stored in it.
+        fs::remove_dir_all(&folder.0).unwrap();
+        store(&zone, "c", b"page");
+        assert!(matches!(look(), Err(StoreError::Vanished { .. })));
+        assert_eq!((is_hit("b"), is_hit("c"), is_hit("waits")), (false, true, true));
+        look().unwrap();
+        zone.scan(0, &|| true);
+        assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
+        assert!(zone.is_alone());
+        // Again, and nothing else makes it.
+        fs::remove_dir_all(&folder.0).unwrap();
+        assert!(matches!(look(), Err(StoreError::Vanished { .. })));
+        assert_eq!((is_hit("c"), zone.usage().disk_files), (false, 0));
+        assert_eq!(purge(&zone, all(), PurgeMode::Hard), 1);
+        assert!(folder.0.is_dir());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::{self, Conf};
-use super::{collector, eligibility, entry, freshness, purge, storing};
+use super::{collector, eligibility, entry, freshness, storing};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::Conditions;
 use bytes::Bytes;

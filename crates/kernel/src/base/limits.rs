@@ -116,6 +116,8 @@ pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 pub const RESTARTS_MAX: u32 = 10;
 /// Longest pause between two rounds of cache housekeeping; nginx's.
 pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
+/// Pause between two looks for cache files that others delete; chosen.
+pub const CACHE_WATCHER_PAUSE: Duration = Duration::from_secs(1);
 /// Longest body of a page that is kept in memory; longer ones are answered from their files.
 pub use yorozu_cache::BODY_IN_MEMORY_MAX;
 /// Bytes of pages of one zone that wait for the disk; what is more is kept in memory alone.

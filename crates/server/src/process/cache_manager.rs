@@ -1,9 +1,10 @@
-//! Housekeeping of the cache zones, on two threads that live as long as the process, as nginx's cache loader and
-//! cache manager: one reads folders after a start, one keeps the zones within their bounds.
+//! Housekeeping of the cache zones, on three threads that live as long as the process: as nginx's cache loader and cache
+//! manager, one reads folders after a start, and one keeps the zones within their bounds; one looks for what others delete.
 //!
 //! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Zone;
@@ -81,6 +82,7 @@ pub(super) struct CacheManager {
     shared: Arc<Shared>,
     has_loader: bool,
     has_manager: bool,
+    has_watcher: bool,
 }
 
 impl CacheManager {
@@ -98,6 +100,7 @@ impl CacheManager {
         if is_needed {
             start(&self.shared, &mut self.has_loader, "cache loader", load);
             start(&self.shared, &mut self.has_manager, "cache manager", manage);
+            start(&self.shared, &mut self.has_watcher, "cache watcher", watch);
         }
     }
 }
@@ -169,6 +172,25 @@ fn pause(due: i64, took: Duration) -> Duration {
     let due = Duration::from_secs(u64::try_from(due).unwrap_or_default());
     let least = took.saturating_mul(20).max(Duration::from_secs(1));
     due.max(least).min(limits::CACHE_MANAGER_PAUSE)
+}
+
+/// Drops the pages whose files were deleted by others.
+fn watch(shared: &Shared) {
+    let said = RefCell::new(HashMap::new());
+    loop {
+        faults::point("cache watcher");
+        let (generation, zones) = shared.zones();
+        shared.each(&zones, |name, zone| {
+            let problem = zone.drop_deleted().err().map(|problem| problem.to_string());
+            let last = said.borrow_mut().insert(name.to_owned(), problem.clone());
+            // What stays as it is was said.
+            let is_new = last.flatten() != problem;
+            if let Some(problem) = problem.filter(|_| is_new) {
+                shared.log(Level::Crit, &problem);
+            }
+        });
+        shared.wait(generation, limits::CACHE_WATCHER_PAUSE);
+    }
 }
 
 /// Notices a system clock that is set back: stored pages from its future are refreshed then.

@@ -35,7 +35,11 @@ pub fn answer(
     exchange.cache_report.is_hit = is_hit;
     exchange.cache_report.ttl = Some(entry.head.fresh_until - now);
     exchange.cache_report.saved = entry.head.made_in;
-    entry.touch(exchange.now());
+    if entry.touch(exchange.now())
+        && let Some(plan) = exchange.pass.of::<Plan>()
+    {
+        plan.zone.sighted(Key::new(entry.head.key.clone()));
+    }
     exchange.stored = Some(Stored::Entry(Arc::clone(entry)));
     let head = &entry.head;
     if let Some(status) = intercepted(exchange, conf, head.status) {
@@ -208,15 +212,15 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Beside the bits of conditions.
-    const STATUS: u16 = 1 << 15;
-
-    /// Notes that a stored page could not be refreshed, so that an upstream in trouble is left alone for a while.
     /// RFC 5861, section 4.
     const ERRORS: Conditions = Conditions::HTTP_500
         .union(Conditions::HTTP_502)
         .union(Conditions::HTTP_503)
         .union(Conditions::HTTP_504);
+    /// Beside the bits of conditions.
+    const STATUS: u16 = 1 << 15;
+
+    /// Notes that a stored page could not be refreshed, so that an upstream in trouble is left alone for a while.
     pub fn note(self, exchange: &mut Exchange, conf: &Conf) {
         const OF_CLIENT: Conditions = Conditions::HTTP_403.union(Conditions::HTTP_404);
         let has_stale = exchange.pass.of::<Plan>().is_some_and(|plan| plan.stale.is_some());
@@ -269,9 +273,9 @@ pub fn revalidated(
         true => Err(NotStored::Vary),
         false => entry::may_be_stored(exchange, conf, head, &plan),
     };
-    let has_tags = purge::TAG_FIELDS.iter().any(|name| head.field(name).is_some());
+    let has_tags = head.fields.iter().any(|(name, _)| conf.cache_tag_headers.has(name));
     let tags = match has_tags {
-        true => entry::tags(exchange, head, &plan),
+        true => entry::tags(exchange, conf, head, &plan),
         false => Ok(entry.head.tags.clone()),
     };
     exchange.pass.put(plan);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use yorozu_cache::{DiskOptions, Levels, Pace, ZoneOptions};
 use yorozu_conf::value;
+use yorozu_http::field;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::CacheZone;
@@ -29,6 +30,32 @@ impl Setting for CacheZoneName {
         match args.word(0) {
             b"off" => Ok(Self(None)),
             zone => Template::compile(zone, args.env).map(|zone| Self(Some(zone))),
+        }
+    }
+}
+
+/// `*_cache_tag_headers name ... | off`
+#[derive(Clone, Debug)]
+pub struct TagHeaders(Vec<Bytes>);
+
+impl TagHeaders {
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|known| field::is_same(known, name))
+    }
+}
+
+impl Setting for TagHeaders {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.words.len() == 1 && args.word(0) == b"off" {
+            return Ok(Self(Vec::new()));
+        }
+        match args.words.iter().find(|word| !field::is_token(word)) {
+            None => Ok(Self(args.words.to_vec())),
+            Some(word) => {
+                let word = String::from_utf8_lossy(word);
+                let expected = "expected the name of a header, or \"off\" alone";
+                Err(ValueError(format!("invalid value \"{word}\", {expected}")))
+            }
         }
     }
 }

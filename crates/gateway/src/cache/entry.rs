@@ -166,9 +166,14 @@ fn is_forbidden(exchange: &mut Exchange, conf: &Conf) -> bool {
 }
 
 /// The tags that an answer gives its page, and the aliases of that.
-pub(super) fn tags(exchange: &Exchange, head: &Head, plan: &Plan) -> Result<Vec<Bytes>, NotStored> {
-    let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
-    let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
+pub(super) fn tags(
+    exchange: &Exchange,
+    conf: &Conf,
+    head: &Head,
+    plan: &Plan,
+) -> Result<Vec<Bytes>, NotStored> {
+    let lines = head.fields.iter().filter(|(name, _)| conf.cache_tag_headers.has(name));
+    let tags = purge::tags(&exchange.request.host, lines.map(|(_, line)| &line[..]));
     let mut tags = tags.ok_or(NotStored::Tags)?;
     tags.extend(alias::tags(exchange, &plan.zone, &plan.key));
     Ok(tags)
@@ -190,7 +195,7 @@ fn entry_head(
     };
     let now = turn::unix_millis();
     let fresh = freshness::freshness(head, conf, now, eligible.is_authorized)?;
-    let tags = tags(exchange, head, plan)?;
+    let tags = tags(exchange, conf, head, plan)?;
     let vary = vary(conf, head);
     let variant = if vary.is_empty() { [0; 16] } else { key::variant_id(exchange, conf, &vary) };
     // The first variant keeps its place as long as the origin varies by the same fields.

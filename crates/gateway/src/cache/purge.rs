@@ -285,9 +285,6 @@ pub fn tag(host: &[u8], tag: &[u8]) -> Bytes {
     [host, b"\0", tag].concat().into()
 }
 
-/// Fields by which answers are tagged; they are not sent on.
-pub const TAG_FIELDS: [&[u8]; 3] = [b"surrogate-key", b"cache-tag", b"xkey"];
-
 /// Most bytes of one answer's tags together, and most tags; chosen above what WordPress plugins bound
 /// themselves to (32,512 bytes). What is beyond is not tagged, so it is not stored either.
 pub const TAGS_BYTES_MAX: usize = 64 * 1024;

@@ -56,6 +56,8 @@ family_settings! {
     cache_revalidate: bool = "off", ONE;
     /// Name of the cache in the Cache-Status field of its answers.
     cache_status: StatusName = "off", ONE;
+    /// Headers by which the upstream tags its pages; `off` for none. They are not sent to clients.
+    cache_tag_headers: TagHeaders = "Surrogate-Key Cache-Tag xkey X-Cache-Tags X-Magento-Tags", ONE_OR_MORE;
     /// Conditions under which a stale page answers.
     cache_use_stale: Conditions = "off", ONE_OR_MORE;
     /// How long pages are fresh, by status.

@@ -14,7 +14,7 @@ use yorozu_wire::h1::{slice, status_line};
 /// What reads the answer to the exchange's request, in a location that speaks a protocol of this family.
 pub fn reader(exchange: &Exchange, location: &LocationConf, family: &Family) -> Reader {
     let asked = Asked {
-        head_bytes_max: pass::conf(location, family).buffer_size.bytes(),
+        head_bytes_max: pass::head_bytes_max(location, family),
         is_head_request: exchange.request.method == Method::Head,
         may_upgrade: exchange.request.field(b"upgrade").is_some(),
     };

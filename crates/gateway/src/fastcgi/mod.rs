@@ -95,7 +95,7 @@ impl Protocol for Fastcgi {
     ) -> Result<Call, u16> {
         let conf = location.of::<Conf>();
         let (request, validates) = request(exchange, location, &content);
-        let head_bytes_max = pass::conf(location, &FAMILY).buffer_size.bytes();
+        let head_bytes_max = pass::head_bytes_max(location, &FAMILY);
         let asked = Asked { head_bytes_max, ..Asked::default() };
         Ok(Call {
             request: request.into(),

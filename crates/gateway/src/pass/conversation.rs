@@ -193,7 +193,10 @@ impl Job<'_> {
                         _ => Level::Error,
                     };
                     let text = problem.text(&*talk.codec);
-                    self.log_head(level, &text, peer);
+                    match &problem {
+                        CodecError::HeadTooBig => self.log_bound(&text, peer),
+                        _ => self.log_head(level, &text, peer),
+                    }
                     return Err(problem.into());
                 }
             }

@@ -179,6 +179,14 @@ impl Job<'_> {
         self.log_at(level, &format!("{text} while {READING_HEAD}"), peer);
     }
 
+    /// nginx's words for a head that is too long, and which directive says how long it may be.
+    pub(super) fn log_bound(&self, text: &str, peer: &Peer) {
+        let prefix = self.protocol.family().prefix;
+        let bytes = self.conf.buffer_size.bytes();
+        let text = format!("{text} while {READING_HEAD}, \"{prefix}_buffer_size\" is {bytes}");
+        self.log_at(Level::Error, &text, peer);
+    }
+
     pub(super) fn log(&self, text: &str, peer: &Peer) {
         self.log_at(Level::Error, text, peer);
     }

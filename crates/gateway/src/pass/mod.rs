@@ -29,7 +29,7 @@ pub use run::run;
 
 use super::protocol::family::{Family, Stamped};
 use super::protocol::{Gateway, Protocol};
-use crate::cache;
+use crate::cache::{self, purge};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,6 +69,15 @@ impl Handler for Gateway {
 /// The settings in a location that have the prefix of a family.
 pub fn conf<'a>(location: &'a LocationConf, family: &Family) -> &'a Conf {
     location.at(&family.gateway)
+}
+
+/// How long an answer's head may be in a location. Tags of a page that may be stored need room beside what a browser sees.
+pub fn head_bytes_max(location: &LocationConf, family: &Family) -> usize {
+    let tags = match cache::settings::with_prefix(location, family).zone() {
+        Some(_) => purge::TAGS_BYTES_MAX,
+        None => 0,
+    };
+    conf(location, family).buffer_size.bytes() + tags
 }
 
 /// The settings of a gateway in a location, and of the cache in front of it.

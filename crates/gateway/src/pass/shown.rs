@@ -1,7 +1,6 @@
 //! Which fields of an upstream's head the client sees.
 
 use super::{Settings, settings};
-use crate::cache::purge::TAG_FIELDS;
 use crate::protocol::codec::Head;
 use crate::protocol::{self, Protocol};
 use yorozu_http::field;
@@ -74,7 +73,7 @@ pub(super) fn is_hidden(protocol: &dyn Protocol, conf: Settings<'_>, name: &[u8]
     let by_default = || {
         (starts_with_accel(name) && HIDDEN.iter().any(|hidden| is(hidden)))
             || protocol.hidden().iter().any(|hidden| is(hidden))
-            || (conf.cache.zone().is_some() && TAG_FIELDS.iter().any(|tags| is(tags)))
+            || (conf.cache.zone().is_some() && conf.cache.cache_tag_headers.has(name))
     };
     let is_written = || conf.hide_header.iter().any(|hidden| is(hidden));
     // As nginx: whatever hides it, and in whichever block.

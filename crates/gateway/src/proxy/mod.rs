@@ -372,7 +372,7 @@ impl Protocol for Pass {
         let speech = match rules.version {
             HttpVersion::V10 | HttpVersion::V11 => {
                 let asked = Asked {
-                    head_bytes_max: pass::conf(location, &FAMILY).buffer_size.bytes(),
+                    head_bytes_max: pass::head_bytes_max(location, &FAMILY),
                     is_head_request: made.is_head_request,
                     may_upgrade: exchange.request.field(b"upgrade").is_some(),
                 };

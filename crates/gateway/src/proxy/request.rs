@@ -198,7 +198,7 @@ impl Made {
     pub fn session(&self, exchange: &Exchange, rules: Rules<'_>, scheme: Scheme) -> Talk {
         let location = exchange.conf.location(exchange.location);
         let asked = h2::Asked {
-            head_bytes_max: pass::conf(location, rules.family).buffer_size.bytes(),
+            head_bytes_max: pass::head_bytes_max(location, rules.family),
             is_head_request: self.is_head_request,
         };
         let block = h2::request::block(&self.head, scheme.of_requests());

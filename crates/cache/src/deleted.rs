@@ -60,7 +60,7 @@ impl Tiers {
         }
     }
 
-    /// Drops the pages of a folder that was deleted, makes it again where nothing else has, and has it read anew: what was
+    /// Drops the pages of a folder that was deleted, makes it again where nothing else has, and has it read again: what was
     /// stored since lies in it.
     fn check_folder(&self) -> Result<(), StoreError> {
         let path = &self.options.path;

@@ -38,7 +38,7 @@ pub struct DiskOptions {
     pub path: PathBuf,
     /// Folder depth below it.
     pub levels: Levels,
-    /// Bound of all files together, in bytes.
+    /// Bound of all files together, in bytes of the blocks that they take.
     pub max_size: Option<u64>,
     /// Free bytes the file system shall keep.
     pub min_free: Option<u64>,
@@ -75,6 +75,11 @@ impl Tiers {
 
     pub(crate) fn path_of(&self, digest: &Digest) -> PathBuf {
         self.options.levels.path(&self.options.path, digest)
+    }
+
+    /// What a file of this length takes on the disk: whole blocks, as nginx counts.
+    pub(crate) fn on_disk(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(self.block_bytes)
     }
 
     /// An unused name inside the cache's folder, so that `rename` never crosses file systems.
@@ -159,7 +164,7 @@ impl Tiers {
             Some(found) => {
                 if is_unknown {
                     let number = self.purge_list().own_number(began);
-                    self.index.remember(digest, opened.bytes, number, now);
+                    self.index.remember(digest, self.on_disk(opened.bytes), number, now);
                 }
                 Taken::In(found)
             }
@@ -206,7 +211,7 @@ impl Tiers {
         self.forget_pushed_out();
         let temporary = self.temporary_path();
         let written = entry_file::write(&temporary, entry).and_then(|bytes| {
-            let digest = key.digest();
+            let (digest, bytes) = (key.digest(), self.on_disk(bytes));
             if !self.make_room(&digest, bytes, now) {
                 return Ok(false);
             }

@@ -152,6 +152,12 @@ pub(crate) fn identity_at(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
+/// The unit in which the file system at `path` gives room. Some name one of 128 KB or a megabyte that small files do not take.
+pub(crate) fn block_bytes(path: &Path) -> u64 {
+    let found = nix::sys::statvfs::statvfs(path).map_or(512, |stat| stat.fragment_size());
+    found.clamp(512, 4096)
+}
+
 #[cfg(not(test))]
 fn call(_: &'static str) -> io::Result<()> {
     Ok(())

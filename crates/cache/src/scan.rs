@@ -62,7 +62,8 @@ impl Tiers {
                 if self.index.holds(&digest) {
                     continue;
                 }
-                if !self.scan_file(&path, digest, metadata.len(), scan.now) {
+                let bytes = self.on_disk(metadata.len());
+                if !self.scan_file(&path, digest, bytes, scan.now) {
                     return false;
                 }
             } else {
@@ -75,7 +76,7 @@ impl Tiers {
         true
     }
 
-    /// `false` if it could not be done.
+    /// Accounts for a file, which takes `bytes` of the disk; `false` if that could not be done.
     pub(crate) fn scan_file(&self, path: &Path, digest: Digest, bytes: u64, now: i64) -> bool {
         if self.index.holds(&digest) {
             return true;

@@ -134,6 +134,8 @@ pub(crate) struct Tiers {
     pub(crate) is_scanned: AtomicBool,
     pub(crate) sighted: Sighted,
     /// What told the folder from others when it was looked at last; 0 for none.
+    /// The unit in which the folder's file system gives room.
+    pub(crate) block_bytes: u64,
     folder_identity: AtomicU64,
 }
 
@@ -164,6 +166,7 @@ impl Tiers {
         let identity = files::identity_at(&options.path).ok().flatten();
         let (pushed_out, hasher) = (PushedOut::default(), DefaultHashBuilder::default());
         Self {
+        let block_bytes = files::block_bytes(&options.path);
             options,
             zone,
             memory: Cache::with(items, memory_bytes, ByBytes, hasher, pushed_out.clone()),
@@ -182,6 +185,7 @@ impl Tiers {
             sighted: Sighted::default(),
             folder_identity: AtomicU64::new(identity.unwrap_or(0)),
             folder,
+            block_bytes,
         }
     }
 

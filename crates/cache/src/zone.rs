@@ -579,6 +579,9 @@ mod tests {
             let disk = DiskOptions {
                 path: self.0.clone(),
                 levels: Levels::parse("1:2").unwrap(),
+    /// Of the file systems on which temporary folders lie.
+    const BLOCK: u64 = 4096;
+
                 max_size: None,
                 min_free: None,
                 files_max: 1000,
@@ -858,7 +861,7 @@ mod tests {
         assert!(found.forms[0].made().is_none());
         let [file] = &folder.files()[..] else { panic!("one file") };
         let whole = fs::read(file).unwrap();
-        assert_eq!(zone.usage().disk_bytes, whole.len() as u64);
+        assert_eq!(zone.usage().disk_bytes, zone.tiers.on_disk(whole.len() as u64));
         let body_end = whole.len() - 6 - 18;
         for at in body_end..whole.len() {
             let mut damaged = whole.clone();
@@ -1193,7 +1196,7 @@ mod tests {
     fn a_file_that_stays_ends_nothing() {
         let folder = Folder::new();
         let mut options = folder.options();
-        options.disk.max_size = Some(2000);
+        options.disk.max_size = Some(8 * BLOCK);
         options.disk.inactive = 5;
         let zone = Zone::open(options).unwrap();
         zone.scan(0, &|| true);
@@ -1210,7 +1213,7 @@ mod tests {
         // Neither a bound nor `inactive` waits for it, and its purge alone is kept.
         purge(&zone, page("k1"), PurgeMode::Hard);
         texts.iter().skip(1).for_each(|text| write(&zone, text, &[b'x'; 100], 3));
-        assert!(zone.usage().disk_bytes <= 2000 && zone.usage().disk_files > 3);
+        assert!(zone.usage().disk_bytes <= 8 * BLOCK && zone.usage().disk_files > 3);
         zone.evict(100, &|| true);
         assert_eq!(zone.usage().disk_files, 0);
         let journal = fs::read_to_string(folder.journal()).unwrap();
@@ -1373,12 +1376,12 @@ mod tests {
     fn unused_and_surplus_files_go_oldest_first() {
         let folder = Folder::new();
         let mut options = folder.options();
-        options.disk.max_size = Some(700);
+        options.disk.max_size = Some(2 * BLOCK);
         let zone = Zone::open(options).unwrap();
         for (time, text) in ["a", "b", "c", "d"].iter().enumerate() {
             let now = i64::try_from(time).unwrap();
             write(&zone, text, &[b'x'; 100], now);
-            assert!(zone.usage().disk_bytes <= 700, "never above its size");
+            assert!(zone.usage().disk_bytes <= 2 * BLOCK, "never above its size");
         }
         assert!(zone.usage().disk_files >= 2);
         assert!(read(&zone, "a").is_none() && read(&zone, "d").is_some());
@@ -1391,13 +1394,13 @@ mod tests {
     fn evictions_are_counted_by_their_cause_and_purges_by_their_kind() {
         let folder = Folder::new();
         let mut options = folder.options();
-        (options.disk.max_size, options.disk.files_max) = (Some(700), 3);
+        (options.disk.max_size, options.disk.files_max) = (Some(3 * BLOCK), 3);
         let zone = Zone::open(options).unwrap();
         zone.scan(0, &|| true);
         let evicted = |why: Evicted| zone.figures().evicted()[why as usize];
         (0..4).for_each(|time| write(&zone, &format!("k{time}"), b"x", time));
         assert_eq!((evicted(Evicted::Keys), evicted(Evicted::MaxSize)), (1, 0));
-        write(&zone, "large", &[b'x'; 450], 5);
+        write(&zone, "large", &[b'x'; 9000], 5);
         assert!(evicted(Evicted::MaxSize) > 0);
         zone.evict(10_000, &|| true);
         assert_eq!((evicted(Evicted::Inactive), zone.usage().disk_files), (1, 0));
@@ -1506,7 +1509,7 @@ mod tests {
         };
         // A reader of the old file ends after the new one got its name.
         write(&zone, "a", &[b'x'; 500], 0);
-        let bytes = fs::metadata(&path).unwrap().len();
+        let bytes = zone.tiers.on_disk(fs::metadata(&path).unwrap().len());
         let taken = zone.tiers.take_in(&key("a"), &path, &opened, &Arc::new(*read), 0);
         assert!(matches!(taken, Taken::Replaced));
         assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (1, bytes));
@@ -1552,7 +1555,8 @@ mod tests {
         });
         zone.evict(0, &|| true);
         let files = folder.files();
-        let bytes: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+        let length = |file: &PathBuf| fs::metadata(file).unwrap().len();
+        let bytes: u64 = files.iter().map(|file| zone.tiers.on_disk(length(file))).sum();
         assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (files.len(), bytes));
         let has_file = |number: &usize| zone.path(&key(&format!("k{number}"))).exists();
         assert_eq!(zone.tiers.catalog.with_tag(b"h\0all").len(), (0..5).filter(has_file).count());
@@ -1562,7 +1566,7 @@ mod tests {
     fn a_stored_file_that_stays_is_counted_and_tried_again() {
         let folder = Folder::new();
         let mut options = folder.options();
-        options.disk.max_size = Some(2000);
+        options.disk.max_size = Some(8 * BLOCK);
         options.disk.inactive = 100;
         let zone = Zone::open(options).unwrap();
         zone.scan(0, &|| true);
@@ -1574,7 +1578,7 @@ mod tests {
         // It is the oldest, and the first that stores want to go.
         for number in 1..40 {
             write(&zone, &format!("k{number}"), &[b'x'; 100], number);
-            assert!(zone.usage().disk_bytes <= 2000, "{:?}", zone.usage());
+            assert!(zone.usage().disk_bytes <= 8 * BLOCK, "{:?}", zone.usage());
         }
         assert!(zone.tiers.index.holds(&key("k0").digest()), "it has its bytes still");
         assert_eq!(zone.evict(40, &|| true).problems.len(), 1);

@@ -23,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test begins at some time"))]
 
 mod beyond;
+mod budget;
 mod catalog;
 mod deleted;
 mod disk;
@@ -54,6 +55,7 @@ mod zone;
 mod zone_faults;
 
 pub use beyond::{Beyond, Known};
+pub use budget::{Need, bounds};
 pub use disk::DiskOptions;
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Length, Part};
 pub use figures::{Evicted, Figures, PURGE_KINDS};

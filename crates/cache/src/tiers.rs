@@ -117,6 +117,8 @@ pub(crate) struct Tiers {
     pub(crate) zone: u64,
     memory: Cache<Key, InMemory, ByBytes, DefaultHashBuilder, PushedOut>,
     memory_bytes: u64,
+    /// What it may take at present: less where zones share their memory.
+    bound: AtomicU64,
     /// How many times the tier's bound is halved.
     halved: AtomicU32,
     /// Bytes of bodies and forms, in the tier or in the hands of readers.
@@ -132,10 +134,10 @@ pub(crate) struct Tiers {
     pub(crate) index: Index,
     pub(crate) figures: Arc<Figures>,
     pub(crate) is_scanned: AtomicBool,
-    pub(crate) sighted: Sighted,
-    /// What told the folder from others when it was looked at last; 0 for none.
     /// The unit in which the folder's file system gives room.
     pub(crate) block_bytes: u64,
+    pub(crate) sighted: Sighted,
+    /// What told the folder from others when it was looked at last; 0 for none.
     folder_identity: AtomicU64,
 }
 
@@ -164,13 +166,14 @@ impl Tiers {
     ) -> Self {
         let items = usize::try_from(memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
         let identity = files::identity_at(&options.path).ok().flatten();
+        let block_bytes = files::block_bytes(&options.path);
         let (pushed_out, hasher) = (PushedOut::default(), DefaultHashBuilder::default());
         Self {
-        let block_bytes = files::block_bytes(&options.path);
             options,
             zone,
             memory: Cache::with(items, memory_bytes, ByBytes, hasher, pushed_out.clone()),
             memory_bytes,
+            bound: AtomicU64::new(memory_bytes),
             halved: AtomicU32::new(0),
             held: Account::default(),
             kept: Account::default(),
@@ -182,10 +185,10 @@ impl Tiers {
             setbacks: Setbacks::default(),
             index: Index::new(),
             is_scanned: AtomicBool::new(false),
+            block_bytes,
             sighted: Sighted::default(),
             folder_identity: AtomicU64::new(identity.unwrap_or(0)),
             folder,
-            block_bytes,
         }
     }
 
@@ -248,12 +251,23 @@ impl Tiers {
     /// Keeps the tier and what is [`Tiers::beyond`] it within the bound: what readers do not let go is room that the
     /// tier has not. By halves, so that the map's own figures, which follow, come back as they were.
     fn fit(&self) {
-        let beyond = self.beyond();
-        let is_good =
-            |halved: &u32| (self.memory_bytes >> halved) + beyond <= self.memory_bytes + BEYOND_MAX;
+        let (beyond, bound) = (self.beyond(), self.memory_bound());
+        let is_good = |halved: &u32| (bound >> halved) + beyond <= bound + BEYOND_MAX;
         let halved = (0..HALVED_MAX).find(is_good).unwrap_or(HALVED_MAX);
         if self.halved.swap(halved, Ordering::Relaxed) != halved {
-            self.memory.set_capacity(self.memory_bytes >> halved);
+            self.memory.set_capacity(bound >> halved);
+        }
+    }
+
+    /// What the tier may take at present.
+    pub(crate) fn memory_bound(&self) -> u64 {
+        self.bound.load(Ordering::Relaxed)
+    }
+
+    /// Gives the tier another bound; what is above it goes.
+    pub(crate) fn set_memory_bound(&self, bytes: u64) {
+        if self.bound.swap(bytes, Ordering::Relaxed) != bytes {
+            self.memory.set_capacity(bytes >> self.halved.load(Ordering::Relaxed));
         }
     }
 

@@ -1,6 +1,7 @@
 //! A zone: both tiers and the fills, shared by all workers, kept over a reload.
 
 use crate::beyond::Beyond;
+use crate::budget::Need;
 use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::entry_file::body_bytes;
@@ -40,6 +41,8 @@ pub struct ZoneUsage {
     pub memory_entries: usize,
     /// Bytes in the memory tier.
     pub memory_bytes: u64,
+    /// Their bound at present.
+    pub memory_bound: u64,
     /// Files known to the accounting.
     pub disk_files: usize,
     /// Bytes of those files.
@@ -379,7 +382,7 @@ impl Zone {
         for key in hottest::read(&self.tiers) {
             let usage = self.usage();
             // The rest is for what visitors ask for meanwhile.
-            if !is_wanted() || usage.memory_bytes > self.options.memory_bytes / 10 * 9 {
+            if !is_wanted() || usage.memory_bytes > usage.memory_bound / 10 * 9 {
                 return;
             }
             if self.peek(&key).is_none() {
@@ -387,6 +390,17 @@ impl Zone {
                 let _ = self.tiers.load(&key, self.memory_body_max(), now);
             }
         }
+    }
+
+    /// What the memory tier takes, and may take.
+    pub fn memory_need(&self) -> Need {
+        let (_, used) = self.tiers.memory_usage();
+        Need { used, bound: self.tiers.memory_bound(), max: self.options.memory_bytes }
+    }
+
+    /// Gives the memory tier another bound; what is above it is pushed out.
+    pub fn set_memory_bound(&self, bytes: u64) {
+        self.tiers.set_memory_bound(bytes);
     }
 
     /// Notes that a page in memory had a hit, the first one in this second.
@@ -521,6 +535,7 @@ impl Zone {
         ZoneUsage {
             memory_entries,
             memory_bytes,
+            memory_bound: self.tiers.memory_bound(),
             disk_files,
             disk_bytes,
             names_bytes: self.tiers.catalog.bytes(),
@@ -564,6 +579,9 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    /// Of the file systems on which temporary folders lie.
+    const BLOCK: u64 = 4096;
+
     struct Folder(PathBuf);
 
     impl Folder {
@@ -579,9 +597,6 @@ mod tests {
             let disk = DiskOptions {
                 path: self.0.clone(),
                 levels: Levels::parse("1:2").unwrap(),
-    /// Of the file systems on which temporary folders lie.
-    const BLOCK: u64 = 4096;
-
                 max_size: None,
                 min_free: None,
                 files_max: 1000,

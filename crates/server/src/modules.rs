@@ -57,6 +57,7 @@ const ALL: &[Module] = &[
     cache::cleaned::MODULE,
     cache::header_rules::MODULE,
     nodes::MODULE,
+    cache::memory::MODULE,
     proxy::MODULE,
     grpc::MODULE,
     memcached::MODULE,

@@ -288,7 +288,7 @@ fn of_store(report: &mut Report, zones: &[OfZone<'_>]) {
     let max = report.gauge("yorozu_cache_max_bytes", "Bound of a tier, where it has one.");
     for (zone, _, store) in zones {
         let options = store.options();
-        max.count(&[("zone", zone), ("tier", "memory")], options.memory_bytes);
+        max.count(&[("zone", zone), ("tier", "memory")], store.usage().memory_bound);
         if let Some(bytes) = options.disk.max_size {
             max.count(&[("zone", zone), ("tier", "disk")], bytes);
         }

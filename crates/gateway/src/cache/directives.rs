@@ -1,5 +1,6 @@
 //! Values of the cache's directives, and `*_cache_path`.
 
+use super::memory::Memory;
 use crate::nodes;
 use bitflags::bitflags;
 use bytes::Bytes;
@@ -49,7 +50,7 @@ impl Setting for TagHeaders {
         if args.words.len() == 1 && args.word(0) == b"off" {
             return Ok(Self(Vec::new()));
         }
-        match args.words.iter().find(|word| !field::is_token(word)) {
+        match args.words.iter().find(|word| !field::is_token(word) || word == &"off") {
             None => Ok(Self(args.words.to_vec())),
             Some(word) => {
                 let word = String::from_utf8_lossy(word);
@@ -331,7 +332,7 @@ fn time(text: &str) -> Option<Duration> {
 /// A parameter that is unknown or malformed, or a zone defined twice.
 pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let mut disk = disk_at(args.env.prefix_path(&args.text(0)));
-    let mut memory_bytes = MEMORY_DEFAULT;
+    let mut memory_bytes = None;
     let (mut zone, mut shared) = (None, None);
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word).into_owned();
@@ -359,7 +360,7 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             "max_size" => disk.max_size = Some(size().ok_or_else(|| broken("max_size"))?),
             "min_free" => disk.min_free = Some(size().ok_or_else(|| broken("min_free"))?),
             "shared" => shared = Some(argument.to_owned()),
-            "memory" => memory_bytes = size().ok_or_else(|| broken("memory"))?,
+            "memory" => memory_bytes = Some(size().ok_or_else(|| broken("memory"))?),
             "use_temp_path" => {
                 // Temporary files always lie in the cache's own folder.
                 value::switch(argument.as_bytes()).ok_or_else(|| broken("use_temp_path"))?;
@@ -398,7 +399,8 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     if let Some(url) = shared {
         nodes::share(args, &zone, &url)?;
     }
-    let options = ZoneOptions { memory_bytes, disk };
+    args.env.shared::<Memory>().note(&zone, memory_bytes.is_some());
+    let options = ZoneOptions { memory_bytes: memory_bytes.unwrap_or(MEMORY_DEFAULT), disk };
     args.env.zones.borrow_mut().insert(zone, CacheZone { options });
     Ok(())
 }

@@ -32,6 +32,7 @@ pub mod invalidate;
 pub mod key;
 mod left;
 mod loops;
+pub mod memory;
 pub mod parts;
 mod permission;
 pub mod plan;

@@ -380,6 +380,7 @@ fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duratio
 /// Opens the cache zones; a zone whose options did not change is kept with what it holds.
 fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfError> {
     nodes::check(&env.shared::<Nodes>()).map_err(|problem| ConfError::Whole { text: problem.0 })?;
+    cache::memory::settle(env);
     let mut zones = BTreeMap::new();
     for (name, wanted) in env.zones.borrow().iter() {
         let is_same = |zone: &&Arc<Zone>| *zone.options() == wanted.options;

@@ -25,7 +25,7 @@ pub(super) fn stat(config: &Config) -> String {
             "{name}: memory {} pages, {} of {}; disk {} pages of {}, {}",
             usage.memory_entries,
             size(usage.memory_bytes),
-            size(options.memory_bytes),
+            size(usage.memory_bound),
             usage.disk_files,
             options.disk.files_max,
             size(usage.disk_bytes),
@@ -49,7 +49,7 @@ pub(super) fn figures(config: &Config, shown: &[Arc<Zone>]) -> Value {
     let zones = config.zones.iter().filter(|(_, zone)| is_shown(zone)).map(|(name, zone)| {
         let (usage, options) = (zone.usage(), zone.options());
         let memory = json!({
-            "pages": usage.memory_entries, "bytes": usage.memory_bytes, "bytes_max": options.memory_bytes,
+            "pages": usage.memory_entries, "bytes": usage.memory_bytes, "bytes_max": usage.memory_bound,
         });
         let names = json!({ "bytes": usage.names_bytes, "bytes_max": usage.names_bytes_max });
         let disk = json!({

@@ -133,7 +133,7 @@ fn of_zone(zone: &Zone, sums: &Sums) -> Value {
     let evicted: Map<_, _> = evicted.map(|(name, n)| (name.to_owned(), json!(n))).collect();
     json!({
         "answers": answers,
-        "memory": { "pages": usage.memory_entries, "bytes": usage.memory_bytes, "max": options.memory_bytes },
+        "memory": { "pages": usage.memory_entries, "bytes": usage.memory_bytes, "max": usage.memory_bound },
         "disk": { "pages": usage.disk_files, "bytes": usage.disk_bytes, "max": options.disk.max_size },
         "evicted": evicted,
         "purged": zone.figures().purged(),

@@ -1,5 +1,6 @@
 //! Housekeeping of the cache zones, on three threads that live as long as the process: as nginx's cache loader and cache
-//! manager, one reads folders after a start, and one keeps the zones within their bounds; one looks for what others delete.
+//! manager, one reads folders after a start, and one keeps the zones within their bounds; one divides the memory
+//! that they share, and looks for what others delete.
 //!
 //! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
 
@@ -8,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Zone;
+use yorozu_gateway::cache::memory::Memory;
 use yorozu_kernel::base::{faults, limits, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -19,6 +21,8 @@ struct Watched {
     /// Gone with their configuration.
     zones: Vec<(String, Weak<Zone>)>,
     log: ErrorLogs,
+    /// What their memory tiers may take together.
+    memory: Memory,
     /// How often they were replaced.
     generation: u64,
     /// Whether another process is known to use their folders, too.
@@ -94,7 +98,8 @@ impl CacheManager {
         let is_needed = !zones.is_empty();
         let mut watched = self.shared.watched();
         let generation = watched.generation + 1;
-        *watched = Watched { zones, log: config.error_log.clone(), generation, may_share };
+        let memory = config.shared.of::<Memory>().clone();
+        *watched = Watched { zones, log: config.error_log.clone(), memory, generation, may_share };
         drop(watched);
         self.shared.replaced.notify_all();
         if is_needed {
@@ -174,12 +179,15 @@ fn pause(due: i64, took: Duration) -> Duration {
     due.max(least).min(limits::CACHE_MANAGER_PAUSE)
 }
 
-/// Drops the pages whose files were deleted by others.
+/// Divides the memory that zones share, and drops the pages whose files were deleted by others.
 fn watch(shared: &Shared) {
     let said = RefCell::new(HashMap::new());
     loop {
         faults::point("cache watcher");
         let (generation, zones) = shared.zones();
+        let there = |(name, zone): &(String, Weak<Zone>)| Some((name.clone(), zone.upgrade()?));
+        let memory = shared.watched().memory.clone();
+        memory.divide(&zones.iter().filter_map(there).collect::<Vec<_>>());
         shared.each(&zones, |name, zone| {
             let problem = zone.drop_deleted().err().map(|problem| problem.to_string());
             let last = said.borrow_mut().insert(name.to_owned(), problem.clone());

@@ -160,7 +160,8 @@ fn purges(exchange: &mut Exchange, conf: &Conf, zones: &[Arc<Zone>]) -> (InZones
     let (keys, elsewhere) = match &conf.cache_purge {
         PurgeRule::Key { key: template, .. } => {
             let key = |exchange: &mut Exchange| Key::new(template.value(exchange));
-            (key::of_get_and_head(exchange, key), Vec::new())
+            let keys = key::of_get_and_head(exchange, key);
+            (keys.iter().flat_map(spellings).collect(), Vec::new())
         }
         _ => (alias::keys(exchange, conf), alias::elsewhere(exchange, Scope::Site)),
     };
@@ -175,6 +176,32 @@ fn purges(exchange: &mut Exchange, conf: &Conf, zones: &[Arc<Zone>]) -> (InZones
     }
     let shown = keys.first().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
     (found, shown.unwrap_or_default())
+}
+
+/// The keys that a key spelled by a purge location stands for: a captured path is decoded, one in `$request_uri` is as its
+/// client encoded it, in upper or lower case.
+fn spellings(key: &Key) -> Vec<Key> {
+    let is_encoded = |byte: u8| !byte.is_ascii_graphic() || b"\"<>\\^`{|}".contains(&byte);
+    let mut found = vec![key.clone()];
+    let text = key.as_bytes();
+    if text.iter().any(|byte| is_encoded(*byte)) {
+        let spelled = |digits: &[u8; 16]| {
+            let mut out = Vec::with_capacity(text.len() + 2);
+            for byte in text {
+                match is_encoded(*byte) {
+                    false => out.push(*byte),
+                    true => out.extend([
+                        b'%',
+                        digits[usize::from(byte >> 4)],
+                        digits[usize::from(byte & 15)],
+                    ]),
+                }
+            }
+            Key::new(out.into())
+        };
+        found.extend([b"0123456789ABCDEF", b"0123456789abcdef"].map(spelled));
+    }
+    found
 }
 
 /// Purges by zone, each once.

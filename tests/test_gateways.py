@@ -563,6 +563,34 @@ def preset(name, folder, **changes):
     return http
 
 
+# Its own file of hosts, which may change while it runs.
+WITH_HOSTS = ['unshare', '--mount', 'sh', '-c', 'mount --bind "$0" /etc/hosts && exec "$@"']
+
+
+def test_a_name_that_is_not_there_yet_keeps_no_other_site_from_its_start():
+    if os.geteuid():
+        return print('        not run: needs root for hosts of its own')
+    with Folder() as folder:
+        hosts, port = folder / 'hosts', free_port()
+        hosts.write_text('127.0.0.1 localhost\n')
+        conf = f'''resolve_later on;
+            upstream group {{ server later-one.invalid:{port}; }}
+            server {{ listen 127.0.0.1:{port}; return 200 there; }}
+            server {{ listen 127.0.0.1:$port;
+                location /group/ {{ proxy_pass http://group/; }}
+                location /name/ {{ proxy_pass http://later-two.invalid:{port}/; }}
+                location = /other {{ return 200 other; }} }}'''
+        with Server(folder, conf, prefix=[*WITH_HOSTS, hosts]) as server:
+            paths = '/group/', '/name/'
+            equal([get(server.port, path).status for path in ('/other', *paths)], [200, 502, 502])
+            for name in 'later-one.invalid', 'later-two.invalid':
+                assert f'host not found in upstream "{name}:{port}": its requests are answered with 502' in server.log(), server.log()
+            # In place: it is the file that is mounted.
+            with hosts.open('a') as file:
+                file.write('127.0.0.1 later-one.invalid later-two.invalid\n')
+            until('the names', lambda: all(get(server.port, path).content == b'there' for path in paths))
+
+
 def test_the_memcached_preset():
     with Folder() as folder, Memcached(folder) as memcached, Fpm(folder) as fpm:
         (folder / 'index.php').write_text(PAGE.replace('PORT', str(memcached.port)))

@@ -93,7 +93,7 @@ fn complain(problem: &str) {
     }
     if problem.starts_with("host not found in upstream") {
         eprintln!(
-            "yorozu: [notice] for a name that is not there yet, write \"server NAME resolve;\" in an \"upstream\" with \"zone\", and \"resolver\": its site answers 502 until then, and the others start"
+            "yorozu: [notice] \"resolve_later on;\" in \"http\" starts all the same, and answers 502 for a name that is not there yet; \"server NAME resolve;\" in an \"upstream\" with \"zone\" and \"resolver\" also follows its changes"
         );
     }
 }

@@ -74,7 +74,8 @@ impl Target {
             Some(address) => vec![address],
             None => resolve(exchange, &text, default_port).await?,
         };
-        let peers = addresses.into_iter().map(PeerOptions::new).collect();
+        let peers: Vec<_> = addresses.into_iter().map(PeerOptions::new).collect();
+        let peers = peers.into();
         Ok(Upstream::implicit(text, peers, upstream::counters::of_spelled()))
     }
 }

@@ -36,7 +36,11 @@ pub const MODULE: Module = Module::new("http_upstream", || DIRECTIVES.to_vec())
 
 /// `upstream` blocks, and groups made of addresses written in `*_pass`, by what [`Upstreams::key`] makes of their names.
 #[derive(Debug, Default)]
-pub struct Upstreams(BTreeMap<String, Arc<Upstream>>);
+pub struct Upstreams {
+    groups: BTreeMap<String, Arc<Upstream>>,
+    /// `resolve_later`
+    resolves_later: bool,
+}
 
 impl Upstreams {
     /// As nginx: names are the same in any case. Paths of sockets are not.
@@ -49,17 +53,17 @@ impl Upstreams {
 
     /// The group of a name.
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
-        self.0.get(&*Self::key(name))
+        self.groups.get(&*Self::key(name))
     }
 
     /// Adds a group; the one that had its name.
     fn insert(&mut self, upstream: Arc<Upstream>) -> Option<Arc<Upstream>> {
-        self.0.insert(Self::key(&upstream.group.name).into_owned(), upstream)
+        self.groups.insert(Self::key(&upstream.group.name).into_owned(), upstream)
     }
 
     /// All groups.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
-        self.0.values()
+        self.groups.values()
     }
 }
 
@@ -89,8 +93,10 @@ pub struct Upstream {
 
 impl Upstream {
     /// A group that is written nowhere: the address of a `*_pass`.
-    pub fn implicit(name: String, peers: Vec<PeerOptions>, tally: &'static Tally) -> Arc<Self> {
+    pub fn implicit(name: String, peers: Peers, tally: &'static Tally) -> Arc<Self> {
+        let Peers { peers, later } = peers;
         let group = Arc::new(Group::new(name, peers, Balance::RoundRobin, &Arc::default()));
+        let names = later.map(|name| Names { names: vec![name], resolver: OnceLock::new() });
         Arc::new(Self {
             group,
             is_block: false,
@@ -98,7 +104,7 @@ impl Upstream {
             keepalive: None,
             hash_key: None,
             sticky: None,
-            names: None,
+            names,
         })
     }
 }
@@ -127,6 +133,13 @@ const fn row(name: &'static str, arity: Arity, doc: &'static str) -> Directive {
 
 pub const DIRECTIVES: &[Directive] = &[
     Directive::row("upstream", HTTP, Arity::ONE, Action::Open(open), "Names a group of peers."),
+    Directive::row(
+        "resolve_later",
+        HTTP,
+        Arity::ONE,
+        Action::Set(resolve_later),
+        "Whether the server starts although the name of an upstream cannot be resolved: it is looked up again every five seconds, and its requests are answered with 502 until then. Stands before `upstream`.",
+    ),
     row(
         "server",
         Arity::ONE_OR_MORE,
@@ -203,6 +216,16 @@ impl Default for Draft {
             resolver_timeout: None,
         }
     }
+}
+
+fn resolve_later(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let mut upstreams = args.env.shared::<Upstreams>();
+    if upstreams.iter().next().is_some() {
+        let expected = "must stand before the first \"upstream\"";
+        return Err(ValueError(format!("\"{}\" {expected}", args.name)));
+    }
+    upstreams.resolves_later = bool::from_args(args)?;
+    Ok(())
 }
 
 fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfError> {
@@ -332,10 +355,10 @@ impl Draft {
         }
         let literal = literal_address(&server, 80);
         if !is_resolved_later || literal.is_some() {
-            let addresses = peer_addresses(&server, 80, &server)?;
-            self.peers.extend(
-                addresses.into_iter().map(|address| PeerOptions { address, ..template.clone() }),
-            );
+            let later = args.env.shared::<Upstreams>().resolves_later;
+            let Peers { peers, later } = Peers::found(&server, 80, &server, &template, later)?;
+            self.peers.extend(peers);
+            self.names.extend(later);
             return Ok(());
         }
         let (host, port) = host_and_port(&server, 80)
@@ -427,7 +450,8 @@ impl Draft {
         if all.all(|peer| peer.backup) {
             return Err(ValueError(format!("no servers in upstream \"{name}\"")));
         }
-        if !self.names.is_empty() && !self.has_zone {
+        let is_asked_again = |name: &Name| !matches!(name.means, Means::System(_));
+        if self.names.iter().any(is_asked_again) && !self.has_zone {
             return Err(ValueError(format!(
                 "resolving names at run time requires upstream \"{name}\" in http to be in shared memory"
             )));
@@ -481,8 +505,49 @@ pub fn host_and_port(text: &str, default_port: u16) -> Option<(&str, u16)> {
     (!host.is_empty() && port > 0).then_some((host, port))
 }
 
+/// What an address stands for.
+#[derive(Debug, Default)]
+pub struct Peers {
+    pub peers: Vec<PeerOptions>,
+    /// A name that has no address yet.
+    later: Option<Name>,
+}
+
+impl From<Vec<PeerOptions>> for Peers {
+    fn from(peers: Vec<PeerOptions>) -> Self {
+        Self { peers, later: None }
+    }
+}
+
+impl Peers {
+    /// The peers of an address as [`peer_addresses`] finds them, each as `template`; with `later`, also a name that is not
+    /// there yet.
+    fn found(
+        text: &str,
+        default_port: u16,
+        shown: &str,
+        template: &PeerOptions,
+        later: bool,
+    ) -> Result<Self, ValueError> {
+        let found = peer_addresses(text, default_port, shown);
+        let name = host_and_port(text, default_port).filter(|_| later && found.is_err());
+        match name.filter(|_| literal_address(text, default_port).is_none()) {
+            Some((host, port)) => {
+                let template = PeerOptions { server: text.to_owned(), ..template.clone() };
+                let (host, means) = (host.to_owned(), Means::System(port));
+                let name = Name { host, means, template, turn: Arc::default() };
+                Ok(Self { peers: Vec::new(), later: Some(name) })
+            }
+            None => {
+                let peer = |address| PeerOptions { address, ..template.clone() };
+                Ok(found?.into_iter().map(peer).collect::<Vec<_>>().into())
+            }
+        }
+    }
+}
+
 /// Addresses of a peer as written in `server` or `*_pass`; errors name it as `shown`.
-pub fn peer_addresses(
+fn peer_addresses(
     text: &str,
     default_port: u16,
     shown: &str,
@@ -525,8 +590,9 @@ pub fn named(
     }
     // As nginx: the host alone.
     let shown = host_and_port(text, default_port).map_or(text, |(host, _)| host);
-    let peers = peer_addresses(text, default_port, shown)?;
-    let peers = peers.into_iter().map(PeerOptions::new).collect();
+    let template = PeerOptions::new(PeerAddress::Unix("".into()));
+    let later = shared.of::<Upstreams>().resolves_later;
+    let peers = Peers::found(text, default_port, shown, &template, later)?;
     let upstream = Upstream::implicit(text.to_owned(), peers, counters::of(text));
     // As nginx: an address with variables that spells the same needs no name server.
     shared.of::<Upstreams>().insert(Arc::clone(&upstream));

@@ -17,6 +17,8 @@ use yorozu_upstream::{PeerAddress, PeerOptions, Place, ResolveFault, Resolver};
 pub enum Means {
     /// Its addresses, with this port.
     Addresses(u16),
+    /// The same as the system has them, once it has any.
+    System(u16),
     /// SRV records; `service` as written, and the name that has them.
     Service { service: String, records: String },
 }
@@ -65,7 +67,8 @@ pub(super) fn check(
             // The block's own one stays.
             let _ = names.resolver.set(resolver.clone());
         }
-        if names.resolver.get().is_none() {
+        let needs_resolver = |name: &Name| !matches!(name.means, Means::System(_));
+        if names.resolver.get().is_none() && names.names.iter().any(needs_resolver) {
             return Err(ValueError(format!(
                 "no resolver defined to resolve names at run time in upstream \"{}\"",
                 upstream.group.name
@@ -99,18 +102,22 @@ async fn keep(upstream: Arc<Upstream>, index: usize, log: ErrorLogs) {
     let _turn = names.names[index].turn.lock().await;
     loop {
         faults::point("resolve");
-        let wait = ask(&upstream, index, &log).await;
+        let Some(wait) = ask(&upstream, index, &log).await else { return };
         tokio::time::sleep(wait).await;
     }
 }
 
-async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
+/// Looks a name up; when to do it again, if ever.
+async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Option<Duration> {
     let names = upstream.names.as_ref().expect("started for names");
     let name = &names.names[index];
-    let Some((resolver, timeout)) = names.resolver.get() else { return RETRY_INTERVAL };
+    if let Means::System(port) = name.means {
+        return ask_system(upstream, name, port, log).await;
+    }
+    let Some((resolver, timeout)) = names.resolver.get() else { return Some(RETRY_INTERVAL) };
     let failed = |problem: ResolveFault| {
         let what = match &name.means {
-            Means::Addresses(_) => name.host.clone(),
+            Means::Addresses(_) | Means::System(_) => name.host.clone(),
             Means::Service { service, .. } => format!("service {service} of {}", name.host),
         };
         let text = format!(
@@ -120,6 +127,7 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
         log.process(Level::Error, &text);
     };
     let found = match &name.means {
+        Means::System(_) => unreachable!("asked above"),
         Means::Addresses(port) => resolver.addresses(&name.host, *timeout).await.map(|found| {
             if let Some(problem) = found.is_stale_for {
                 failed(problem);
@@ -147,7 +155,7 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
     match found {
         Ok((peers, valid_until)) => {
             upstream.group.resolved(server, peers);
-            valid_until.saturating_duration_since(Instant::now()).max(INTERVAL_MIN)
+            Some(valid_until.saturating_duration_since(Instant::now()).max(INTERVAL_MIN))
         }
         Err(problem) => {
             failed(problem);
@@ -155,9 +163,34 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
                 // As nginx: after another fault those that are known are better than none.
                 upstream.group.resolved(server, Vec::new());
             }
-            RETRY_INTERVAL
+            Some(RETRY_INTERVAL)
         }
     }
+}
+
+/// As at a start: a name that the system knows keeps its addresses until the next reload.
+async fn ask_system(
+    upstream: &Upstream,
+    name: &Name,
+    port: u16,
+    log: &ErrorLogs,
+) -> Option<Duration> {
+    let found = tokio::net::lookup_host((&*name.host, port)).await;
+    let mut found: Vec<_> = found.map(Iterator::collect).unwrap_or_default();
+    found.sort_unstable();
+    found.dedup();
+    if found.is_empty() {
+        let text = format!(
+            "host not found in upstream \"{}\": its requests are answered with 502 until it is",
+            name.template.server
+        );
+        log.process(Level::Error, &text);
+        return Some(RETRY_INTERVAL);
+    }
+    let peer = |address| PeerOptions { address, ..name.template.clone() };
+    let peers = found.into_iter().map(PeerAddress::Tcp).map(peer).collect();
+    upstream.group.resolved(&name.template.server, peers);
+    None
 }
 
 /// The peers of a service. As nginx: those with the best priority serve, and others where none of them can. Of a
@@ -203,7 +236,7 @@ mod tests {
     fn a_service_without_a_dot_is_one_over_tcp() {
         let records = |service| match Means::service(service, "example.com") {
             Means::Service { records, .. } => records,
-            Means::Addresses(_) => unreachable!("a service"),
+            _ => unreachable!("a service"),
         };
         assert_eq!(records("http"), "_http._tcp.example.com");
         assert_eq!(records("_http._tcp"), "_http._tcp.example.com");

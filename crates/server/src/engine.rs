@@ -36,6 +36,7 @@ pub(crate) static ENGINE: Engine = Engine {
         access_log::log(exchange);
     },
     take_real_ip: phases::take_real_ip,
+    before_upstream: phases::before_upstream,
     variable: |name| MODULES.variable(name),
     purge_by_answer: |exchange, fields| {
         Box::pin(async move { control::by_answer(exchange, &fields).await })

@@ -13,6 +13,7 @@ use yorozu_gateway::cache::purge;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::engine::Judged;
 use yorozu_kernel::exchange::handler::Bound;
 use yorozu_kernel::exchange::keep_alive;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Permission, Step};
@@ -34,6 +35,8 @@ pub enum Part {
     Rewrite,
     RequestFields,
     Limits,
+    /// Those of requests that reach an upstream.
+    UpstreamLimits,
     Access,
     Mirror,
     Purge,
@@ -42,11 +45,12 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::RealIp,
         Self::Rewrite,
         Self::RequestFields,
         Self::Limits,
+        Self::UpstreamLimits,
         Self::Access,
         Self::Mirror,
         Self::Purge,
@@ -65,8 +69,12 @@ impl Part {
             Self::Rewrite => !location.of::<rewrite::Script>().is_empty(),
             Self::RequestFields => location.of::<more_headers::Conf>().changes_requests(),
             Self::Limits => {
-                !location.of::<limit_req::Conf>().limit_req.is_empty()
-                    || !location.of::<limit_conn::Conf>().limit_conn.is_empty()
+                location.of::<limit_req::Conf>().has(false)
+                    || location.of::<limit_conn::Conf>().has(false)
+            }
+            Self::UpstreamLimits => {
+                location.of::<limit_req::Conf>().has(true)
+                    || location.of::<limit_conn::Conf>().has(true)
             }
             Self::Access => {
                 location.of::<access::Conf>().is_set()
@@ -252,6 +260,31 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
         }
     }
     access(exchange)
+}
+
+/// Judges a request that is about to reach an upstream, by the limits for these; `None` where there are none. An error: what
+/// its client gets.
+pub fn before_upstream(exchange: &mut Exchange) -> Option<Judged<'_>> {
+    let is_due = exchange.role == Role::Request && Part::UpstreamLimits.concerns(exchange);
+    is_due.then(|| -> Judged<'_> {
+        Box::pin(async move {
+            for phase in [limit_req::pass_to_upstream, limit_conn::pass_to_upstream] {
+                match phase(exchange) {
+                    Step::Next => {}
+                    Step::Refuse(status) => return Err(Outcome::Refused(status)),
+                    Step::Delay(time) => {
+                        if has_left_within(exchange, time).await {
+                            return Err(Outcome::Status(499));
+                        }
+                    }
+                }
+                if exchange.doubt.is_open() {
+                    return Err(Outcome::Status(500));
+                }
+            }
+            Ok(())
+        })
+    })
 }
 
 /// Puts the client's own address in the place of a trusted proxy's.

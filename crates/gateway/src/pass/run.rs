@@ -62,6 +62,16 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             }
         }
     }
+    let before_upstream = exchange.conf.engine.before_upstream;
+    let refused = match before_upstream(exchange) {
+        Some(limits) => limits.await.err(),
+        None => None,
+    };
+    if let Some(outcome) = refused {
+        // Others may make the page.
+        drop(exchange.pass.take::<Plan>());
+        return outcome;
+    }
     let is_live = is_sent_on(exchange, location, protocol, gateway);
     let has_body = !exchange.body.is_empty() && !exchange.body.is_lost();
     // As nginx: it is read though it is not passed on. One that was announced is known not to be too long without that.

@@ -20,6 +20,9 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A response, or the status under which a connection would close without one.
 pub type Answer = Result<Box<Response>, u16>;
 
+/// Whether a request may go on; else what its client gets.
+pub type Judged<'a> = Later<'a, Result<(), Outcome>>;
+
 /// Lines of a head.
 pub type FieldLines = Rc<[(Bytes, Bytes)]>;
 
@@ -59,6 +62,8 @@ pub struct Engine {
     pub log: fn(&mut Exchange),
     /// Puts the client's own address in the place of a trusted proxy's (`real_ip_header`).
     pub take_real_ip: fn(&mut Exchange),
+    /// Judges a request that is about to reach an upstream; an error is what its client gets. `None`: nothing limits these.
+    pub before_upstream: for<'a> fn(&'a mut Exchange) -> Option<Judged<'a>>,
     /// The variable of a name that the server computes.
     pub variable: fn(&str) -> Option<&'static Variable>,
     /// Purges what an answer asks for in its `X-Accel-Purge` fields.

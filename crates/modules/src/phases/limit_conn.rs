@@ -102,11 +102,13 @@ impl Drop for Lease {
     }
 }
 
-/// `limit_conn zone number`
+/// `limit_conn zone number [upstream]`
 #[derive(Clone, Debug)]
 pub struct Limit {
     zone: String,
     count: u32,
+    /// Whether only what an upstream is asked for counts.
+    is_of_upstream: bool,
 }
 
 impl Setting for Limit {
@@ -117,11 +119,16 @@ impl Setting for Limit {
         if count > 65_535 {
             return Err(ValueError::new("connection limit must be less 65536"));
         }
-        Ok(Self { zone, count })
+        let is_of_upstream = match args.word(2) {
+            b"" => false,
+            b"upstream" => true,
+            other => return Err(args.invalid_parameter(other)),
+        };
+        Ok(Self { zone, count, is_of_upstream })
     }
 
     fn repeats(&self, earlier: &Self) -> bool {
-        self.zone == earlier.zone
+        self.zone == earlier.zone && self.is_of_upstream == earlier.is_of_upstream
     }
 }
 
@@ -133,8 +140,8 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
 
 settings! {
     inherit = Draft::inherit, check = check;
-    /// How many requests of a key may be under way.
-    limit_conn: Vec<Limit> = none, TWO, HTTP_SERVER_LOCATION;
+    /// How many requests of a key may be under way. With `upstream` only requests count that reach an upstream: no hits.
+    limit_conn: Vec<Limit> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
     /// Whether limits are only counted and logged.
     limit_conn_dry_run: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// The level of refusals in the error log.
@@ -182,12 +189,28 @@ impl Verdict {
 /// # Source
 /// nginx, `ngx_http_limit_conn_module`: counted from the end of the head to the end of the response.
 pub fn pass(exchange: &mut Exchange) -> Step {
+    match exchange.states.show(|_: &Verdict| ()) {
+        Some(()) => Step::Next,
+        None => judge(exchange, false),
+    }
+}
+
+/// Counts a request that is about to reach an upstream, by the limits of the location for these.
+pub fn pass_to_upstream(exchange: &mut Exchange) -> Step {
+    judge(exchange, true)
+}
+
+impl Conf {
+    /// Whether there are limits for requests that reach an upstream, or for all.
+    pub fn has(&self, is_of_upstream: bool) -> bool {
+        self.limit_conn.iter().any(|limit| limit.is_of_upstream == is_of_upstream)
+    }
+}
+
+fn judge(exchange: &mut Exchange, is_of_upstream: bool) -> Step {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
-    if conf.limit_conn.is_empty() || exchange.states.show(|_: &Verdict| ()).is_some() {
-        return Step::Next;
-    }
-    for limit in &conf.limit_conn {
+    for limit in conf.limit_conn.iter().filter(|limit| limit.is_of_upstream == is_of_upstream) {
         let Some(zone) = config.shared.of::<Zones<Connections>>().get(&limit.zone) else {
             continue;
         };

@@ -86,18 +86,20 @@ impl Limited for Requests {
     }
 }
 
-/// `limit_req zone=name [burst=number] [nodelay | delay=number]`
+/// `limit_req zone=name [burst=number] [nodelay | delay=number] [upstream]`
 #[derive(Clone, Debug)]
 pub struct Limit {
     zone: String,
     /// Thousandths of a request.
     burst: i64,
     delay: i64,
+    /// Whether only what an upstream is asked for counts.
+    is_of_upstream: bool,
 }
 
 impl Setting for Limit {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut limit = Self { zone: String::new(), burst: 0, delay: 0 };
+        let mut limit = Self { zone: String::new(), burst: 0, delay: 0, is_of_upstream: false };
         for word in args.words {
             let text = String::from_utf8_lossy(word).into_owned();
             let number = |what: &str, digits: &str| {
@@ -111,6 +113,7 @@ impl Setting for Limit {
                 Some(("burst", digits)) => limit.burst = number("burst", digits)?,
                 Some(("delay", digits)) => limit.delay = number("delay", digits)?,
                 None if text == "nodelay" => limit.delay = i64::MAX,
+                None if text == "upstream" => limit.is_of_upstream = true,
                 _ => return Err(args.invalid_parameter(word)),
             }
         }
@@ -121,7 +124,7 @@ impl Setting for Limit {
     }
 
     fn repeats(&self, earlier: &Self) -> bool {
-        self.zone == earlier.zone
+        self.zone == earlier.zone && self.is_of_upstream == earlier.is_of_upstream
     }
 }
 
@@ -133,7 +136,7 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
 
 settings! {
     inherit = Draft::inherit, check = check;
-    /// How often a key may ask, and how much of a burst is delayed or passed.
+    /// How often a key may ask, and how much of a burst is delayed or passed. With `upstream` only requests count that reach an upstream: no hits.
     limit_req: Vec<Limit> = none, ONE_TO_FOUR, HTTP_SERVER_LOCATION;
     /// Whether limits are only counted and logged.
     limit_req_dry_run: bool = "off", ONE, HTTP_SERVER_LOCATION;
@@ -267,13 +270,30 @@ fn count(charges: &mut [Charge<'_>], now: i64) -> Result<(), (usize, i64)> {
 /// # Source
 /// nginx, `ngx_http_limit_req_module`: every limit of the location counts, the longest delay holds.
 pub fn pass(exchange: &mut Exchange) -> Step {
+    match exchange.states.show(|_: &Verdict| ()) {
+        Some(()) => Step::Next,
+        None => judge(exchange, false),
+    }
+}
+
+/// Counts a request that is about to reach an upstream, by the limits of the location for these.
+pub fn pass_to_upstream(exchange: &mut Exchange) -> Step {
+    judge(exchange, true)
+}
+
+impl Conf {
+    /// Whether there are limits for requests that reach an upstream, or for all.
+    pub fn has(&self, is_of_upstream: bool) -> bool {
+        self.limit_req.iter().any(|limit| limit.is_of_upstream == is_of_upstream)
+    }
+}
+
+fn judge(exchange: &mut Exchange, is_of_upstream: bool) -> Step {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
-    if conf.limit_req.is_empty() || exchange.states.show(|_: &Verdict| ()).is_some() {
-        return Step::Next;
-    }
+    let limits = conf.limit_req.iter().enumerate();
     let mut charges = Vec::new();
-    for (at, limit) in conf.limit_req.iter().enumerate() {
+    for (at, limit) in limits.filter(|(_, limit)| limit.is_of_upstream == is_of_upstream) {
         let Some(zone) = config.shared.of::<Zones<Requests>>().get(&limit.zone) else { continue };
         let key = zone.key.value(exchange);
         if key.is_empty() {
@@ -356,7 +376,7 @@ mod tests {
     }
 
     fn limit(zone: &str, burst: i64) -> Limit {
-        Limit { zone: zone.into(), burst: burst * REQUEST, delay: 0 }
+        Limit { zone: zone.into(), burst: burst * REQUEST, delay: 0, is_of_upstream: false }
     }
 
     type Bound<'c> = (&'c Limit, &'c Arc<Mutex<Bucket>>);

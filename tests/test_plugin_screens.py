@@ -454,9 +454,18 @@ def test_a_server_that_is_away_does_no_harm(site):
         config.write_text(whole)
     log = json.loads(site.php("echo json_encode(get_option('yorozu_log')[0]);"))
     assert 'no connection' in log['result'], log
-    equal(site.php("echo (bool) wp_next_scheduled('yorozu_retry');"), '1')
-    site.php("do_action('yorozu_retry');")
-    until(lambda: b'was down' in site.get('/post-two/').body, 'the second try')
+    # It is told again, and what is scheduled is published, though all visitors have hits: the server asks for wp-cron by itself.
+    warm(site, ['/', '/post-two/'])
+    site.php("""global $wpdb; $id = wp_insert_post(array('post_title' => 'Due soon', 'post_status' => 'future', 'post_content' => 'x',
+        'post_date_gmt' => gmdate('Y-m-d H:i:s', time() + 3600)));
+        $wpdb->update($wpdb->posts, array('post_date' => '2026-11-01 00:00:00', 'post_date_gmt' => '2026-11-01 00:00:00'), array('ID' => $id));
+        wp_clear_scheduled_hook('publish_future_post', array($id)); wp_schedule_single_event(time(), 'publish_future_post', array($id));
+        clean_post_cache($id); delete_transient('doing_cron');""")
+    seen = []
+    for path, what in ('/post-two/', b'was down'), ('/', b'Due soon'):
+        until(lambda: what in (seen.append(site.get(path)) or seen[-1]).body, f'{what} without a visitor')
+        assert {answer.cache for answer in seen} <= {'HIT', 'STALE', 'UPDATING'}, [answer.cache for answer in seen]
+        seen.clear()
     # One that was refused becomes one of all pages, once it is not refused any more.
     warm(site, ['/post-two/'])
     config.write_text(re.sub(r"'YOROZU_TOKEN', '[^']*'", "'YOROZU_TOKEN', 'another-token-of-sixteen-bytes'", whole))

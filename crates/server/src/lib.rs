@@ -22,6 +22,7 @@
 pub mod config;
 pub mod console;
 pub mod control;
+mod cron;
 mod engine;
 pub mod filters;
 pub mod handlers;

@@ -1,6 +1,6 @@
 //! The modules of the server, in the order a request meets them. A new one is a line here.
 
-use crate::{console, control};
+use crate::{console, control, cron};
 use std::sync::LazyLock;
 use yorozu_connection::{h2, quic, tls};
 use yorozu_gateway::{cache, fastcgi, grpc, memcached, nodes, proxy, scgi, upstream, uwsgi};
@@ -52,12 +52,13 @@ const ALL: &[Module] = &[
     metrics::MODULE,
     console::MODULE,
     control::MODULE,
+    cron::MODULE,
     upstream::MODULE,
     cache::MODULE,
     cache::cleaned::MODULE,
     cache::header_rules::MODULE,
-    nodes::MODULE,
     cache::memory::MODULE,
+    nodes::MODULE,
     proxy::MODULE,
     grpc::MODULE,
     memcached::MODULE,

@@ -28,6 +28,10 @@ final class Queue {
 		// For what others do at shutdown.
 		add_action( 'shutdown', array( self::class, 'flush' ), PHP_INT_MAX );
 		add_action( 'yorozu_retry', array( self::class, 'retry' ) );
+		if ( wp_doing_cron() ) {
+			// WP-Cron itself may do nothing for a minute: while a request that it sent to itself has not come, say.
+			add_action( 'init', array( self::class, 'retry' ) );
+		}
 		if ( ! Client::is_configured() && Client::is_behind_server() && ! Page::is_asked_for() ) {
 			add_action( 'init', array( self::class, 'hold_back' ), PHP_INT_MIN );
 		}
@@ -142,7 +146,7 @@ final class Queue {
 		return self::send( self::batches( $tags, $urls ), array_keys( $noted['reasons'] ), $count );
 	}
 
-	/** What could not be purged is tried again by WP-Cron. */
+	/** What could not be purged is tried again by WP-Cron, and whenever that is asked for. */
 	public static function retry(): void {
 		$pending = get_option( 'yorozu_pending' );
 		delete_option( 'yorozu_pending' );

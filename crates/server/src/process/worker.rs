@@ -1,5 +1,6 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
+use crate::cron;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -325,10 +326,11 @@ async fn pulse() {
     }
 }
 
-/// Starts what keeps upstreams known and connected, until their configuration is replaced.
+/// Starts what keeps upstreams known and connected, and what the server asks by itself, until their configuration is replaced.
 fn start_upstreams(conf: &Rc<WorkerConf>) {
     stapling::start(conf);
     upstream::resolve::start(conf);
+    cron::start(conf);
     ready::start(conf);
 }
 

@@ -47,6 +47,30 @@ pub(super) const MORE: &[(&str, &str)] = &[
         "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer in conf:1",
     ),
     ("http { index a \"\"; }", "index \"\" in \"index\" directive is invalid in conf:1"),
+    (
+        "http { upstream u { server 127.0.0.1; } resolve_later on; }",
+        "\"resolve_later\" must stand before the first \"upstream\" in conf:1",
+    ),
+    (
+        "http { cache_memory 0%; }",
+        "invalid value \"0%\", expected a size, or a share from 1% to 100% in conf:1",
+    ),
+    (
+        "http { server { cron wp-cron.php 1m; } }",
+        "invalid value \"wp-cron.php\", expected a path that begins with \"/\", as clients send it in conf:1",
+    ),
+    (
+        "http { server { cron /a 500ms; } }",
+        "invalid value \"500ms\", expected a time of at least 1s in conf:1",
+    ),
+    (
+        "http { fastcgi_cache_tag_headers A b:; }",
+        "invalid value \"b:\", expected the name of a header, or \"off\" alone in conf:1",
+    ),
+    (
+        "http { limit_conn_zone $uri zone=z:1m; limit_conn z 1 always; }",
+        "invalid parameter \"always\" in conf:1",
+    ),
     ("http { resolver *; }", "host not found in resolver \"*\" in conf:1"),
     ("http { upstream u { server *:80; } }", "host not found in upstream \"*:80\" in conf:1"),
     ("events { } events { } http { }", "\"events\" directive is duplicate in conf:1"),

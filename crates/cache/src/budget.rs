@@ -25,7 +25,7 @@ impl Need {
 }
 
 /// A bound for each, within `budget` together: what those with little leave goes to those that want more, in equal parts. What
-/// nobody wants yet is room for all.
+/// none wants yet is room for all.
 pub fn bounds(needs: &[Need], budget: u64) -> Vec<u64> {
     let floor = budget / FLOOR_SHARE / needs.len().max(1) as u64;
     let mut bounds = vec![0; needs.len()];

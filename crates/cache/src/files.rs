@@ -1,6 +1,8 @@
 //! The system calls of the disk tier, in one place, where tests make them fail.
 
 use crate::StoreError;
+#[cfg(not(test))]
+use crate::turns;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -160,11 +162,13 @@ pub(crate) fn block_bytes(path: &Path) -> u64 {
 
 #[cfg(not(test))]
 fn call(_: &'static str) -> io::Result<()> {
+    turns::beat();
     Ok(())
 }
 
 #[cfg(not(test))]
 fn cut_short(_: &'static str, _: usize) -> io::Result<Option<usize>> {
+    turns::beat();
     Ok(None)
 }
 
@@ -216,6 +220,7 @@ pub(crate) mod faults {
     }
 
     pub(super) fn call(_: &'static str) -> io::Result<()> {
+        crate::turns::beat();
         match due() {
             None => Ok(()),
             Some(Fault::Once(number)) => Err(io::Error::from_raw_os_error(number)),

@@ -50,6 +50,7 @@ mod setbacks;
 mod spool;
 mod sync;
 mod tiers;
+mod turns;
 mod zone;
 #[cfg(test)]
 mod zone_faults;
@@ -69,6 +70,7 @@ pub use purge_list::{Making, Moment, Purge, PurgeMode};
 pub use queue::{Place, Refused, WAITING_BYTES_MAX};
 pub use setbacks::Setbacks;
 pub use spool::Spool;
+pub use turns::on_disk;
 pub use zone::{BODY_IN_MEMORY_MAX, Housekeeping, Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.

@@ -17,6 +17,7 @@ use crate::queue::{Place, Queue, Refused};
 use crate::setbacks::Setbacks;
 use crate::spool::Spool;
 use crate::tiers::{BEYOND_MAX, Tiers};
+use crate::turns::Turns;
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::sync::Cache;
@@ -66,6 +67,7 @@ pub struct Zone {
     /// Bytes of bodies that arrive.
     arriving: Account,
     queue: Queue,
+    turns: Turns,
     hottest: Hottest,
     pub(crate) tiers: Arc<Tiers>,
     /// What its user keeps with it.
@@ -133,6 +135,7 @@ impl Zone {
             lent: Account::default(),
             arriving: Account::default(),
             queue: Queue::default(),
+            turns: Turns::default(),
             hottest: Hottest::default(),
             tiers,
             kept: OnceLock::new(),
@@ -268,6 +271,15 @@ impl Zone {
     /// There is none: a disk that does not keep up gets fewer pages, and memory does not grow.
     pub fn queue(&self, entry: &Entry) -> Result<Place, Refused> {
         self.queue.enter(entry.memory_bytes())
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Whether its disk does not answer.
+    pub fn is_hung(&self) -> bool {
+        self.turns.is_hung()
     }
 
     /// Weighs an entry again after one of [`Entry::forms`] was made.

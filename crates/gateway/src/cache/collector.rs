@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::task::spawn_blocking;
 use yorozu_cache::{
     Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Refused, Spool, StoreError, Zone,
+    on_disk,
 };
 use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::logging::error::{Context, Level};
@@ -116,25 +116,24 @@ impl Collecting {
 
     /// Writes what is in memory to the spool, on a thread that may block.
     async fn write(&mut self) -> bool {
-        let (zone, spool) = (Arc::clone(&self.collector.zone), self.spool.take());
+        let spool = self.spool.take();
         let (bytes, pieces) = (self.filling.bytes(), self.filling.in_memory());
-        let written = spawn_blocking(move || {
+        let written = on_disk(&self.collector.zone, move |zone| {
             let mut spool = spool.map_or_else(|| zone.spool(), Ok)?;
             pieces.iter().try_for_each(|piece| spool.write(piece))?;
             Ok::<_, StoreError>(spool)
         });
         match written.await {
-            Ok(Ok(spool)) => {
+            Some(Ok(spool)) => {
                 self.filling.move_to(&spool.file(), bytes);
                 (self.spool, self.spooled) = (Some(spool), bytes);
                 true
             }
-            Ok(Err(problem)) => {
+            Some(Err(problem)) => {
                 self.collector.context.upstream(Level::Crit, &problem.to_string(), None);
                 false
             }
-            // The thread panicked, which is logged, or the process ends.
-            Err(_) => false,
+            None => false,
         }
     }
 
@@ -210,13 +209,13 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
             return;
         }
     };
-    let written = spawn_blocking(move || {
-        let written = zone.write(&key, &entry, now, &making);
-        drop((entry, place));
-        written
-    });
     tasks::of_request(async move {
-        if let Ok(Err(problem)) = written.await {
+        let written = on_disk(&zone, move |zone| {
+            let written = zone.write(&key, &entry, now, &making);
+            drop((entry, place));
+            written
+        });
+        if let Some(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);
         }
     });

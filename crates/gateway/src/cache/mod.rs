@@ -62,7 +62,7 @@ use secondary::Secondary;
 use std::sync::Arc;
 use std::time::Instant;
 use storing::{Claimed, claim};
-use yorozu_cache::{Claim, Entry, FillGuard, Key};
+use yorozu_cache::{Claim, Entry, FillGuard, Key, on_disk};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
@@ -530,7 +530,7 @@ async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
         return None;
     }
     let now = exchange.now();
-    let loaded = tokio::task::spawn_blocking(move || zone.load(&key, now)).await.ok()?;
+    let loaded = on_disk(&zone, move |zone| zone.load(&key, now)).await?;
     match loaded {
         Ok(found) => {
             let (entry, making) = found?;

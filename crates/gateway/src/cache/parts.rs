@@ -3,8 +3,8 @@
 use super::plan::Plan;
 use crate::protocol::codec::Head;
 use bytes::Bytes;
-use tokio::task::spawn_blocking;
-use yorozu_cache::{Part, Zone};
+use std::sync::Arc;
+use yorozu_cache::{Part, Zone, on_disk};
 use yorozu_kernel::exchange::Exchange;
 
 /// `false` if the start of the page is stored and `head` is not the rest that fits it.
@@ -23,8 +23,8 @@ pub async fn completes(exchange: &mut Exchange, head: &Head) -> bool {
     let rest = format!("bytes {bytes}-{}/{total}", total.saturating_sub(1));
     let fits = head.field(b"content-range").is_some_and(|range| range[..] == *rest.as_bytes());
     if is_same && fits {
-        plan.start_body =
-            spawn_blocking(move || Zone::body(&start)).await.ok().and_then(Result::ok);
+        let zone = Arc::clone(&plan.zone);
+        plan.start_body = on_disk(&zone, move |_| Zone::body(&start)).await.and_then(Result::ok);
     }
     plan.start_body.is_some()
 }

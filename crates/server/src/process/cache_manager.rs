@@ -1,6 +1,6 @@
-//! Housekeeping of the cache zones, on three threads that live as long as the process: as nginx's cache loader and cache
-//! manager, one reads folders after a start, and one keeps the zones within their bounds; one divides the memory
-//! that they share, and looks for what others delete.
+//! Housekeeping of the cache zones, on four threads that live as long as the process: as nginx's cache loader and cache
+//! manager, one reads folders after a start, and one keeps the zones within their bounds; one looks for what others
+//! delete; one, which touches no disk, divides the memory that zones share.
 //!
 //! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
 
@@ -87,6 +87,7 @@ pub(super) struct CacheManager {
     has_loader: bool,
     has_manager: bool,
     has_watcher: bool,
+    has_looker: bool,
 }
 
 impl CacheManager {
@@ -106,6 +107,7 @@ impl CacheManager {
             start(&self.shared, &mut self.has_loader, "cache loader", load);
             start(&self.shared, &mut self.has_manager, "cache manager", manage);
             start(&self.shared, &mut self.has_watcher, "cache watcher", watch);
+            start(&self.shared, &mut self.has_looker, "cache files watcher", look);
         }
     }
 }
@@ -179,25 +181,49 @@ fn pause(due: i64, took: Duration) -> Duration {
     due.max(least).min(limits::CACHE_MANAGER_PAUSE)
 }
 
-/// Divides the memory that zones share, and drops the pages whose files were deleted by others.
-fn watch(shared: &Shared) {
-    let said = RefCell::new(HashMap::new());
+/// Drops the pages whose files were deleted by others.
+fn look(shared: &Shared) {
+    let said = Said::default();
     loop {
         faults::point("cache watcher");
+        let (generation, zones) = shared.zones();
+        shared.each(&zones, |name, zone| {
+            said.tell(shared, name, zone.drop_deleted().err().map(|problem| problem.to_string()));
+        });
+        shared.wait(generation, limits::CACHE_WATCHER_PAUSE);
+    }
+}
+
+/// Divides the memory that zones share, and says which disk hangs: waits for none.
+fn watch(shared: &Shared) {
+    let said = Said::default();
+    loop {
         let (generation, zones) = shared.zones();
         let there = |(name, zone): &(String, Weak<Zone>)| Some((name.clone(), zone.upgrade()?));
         let memory = shared.watched().memory.clone();
         memory.divide(&zones.iter().filter_map(there).collect::<Vec<_>>());
         shared.each(&zones, |name, zone| {
-            let problem = zone.drop_deleted().err().map(|problem| problem.to_string());
-            let last = said.borrow_mut().insert(name.to_owned(), problem.clone());
-            // What stays as it is was said.
-            let is_new = last.flatten() != problem;
-            if let Some(problem) = problem.filter(|_| is_new) {
-                shared.log(Level::Crit, &problem);
-            }
+            let hung = || {
+                let folder = zone.options().disk.path.display();
+                format!("cache folder \"{folder}\" does not respond: its disk is left alone, pages are kept in memory only")
+            };
+            said.tell(shared, name, zone.is_hung().then(hung));
         });
         shared.wait(generation, limits::CACHE_WATCHER_PAUSE);
+    }
+}
+
+/// What was said last of each zone.
+#[derive(Default)]
+struct Said(RefCell<HashMap<String, Option<String>>>);
+
+impl Said {
+    /// Logs a problem, unless it is the one that was logged last.
+    fn tell(&self, shared: &Shared, zone: &str, problem: Option<String>) {
+        let last = self.0.borrow_mut().insert(zone.to_owned(), problem.clone()).flatten();
+        if let Some(problem) = problem.filter(|problem| last.as_ref() != Some(problem)) {
+            shared.log(Level::Crit, &problem);
+        }
     }
 }
 

@@ -13,17 +13,18 @@ pub use coder::{Coder, compress};
 use bytes::Bytes;
 use std::io::Write as _;
 use std::rc::Rc;
-use yorozu_cache::Zone;
+use std::sync::Arc;
+use yorozu_cache::{Zone, on_disk};
 use yorozu_http::conditional;
 use yorozu_http::negotiation::weight;
-use yorozu_kernel::base::limits;
+use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::coding::Coding;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::handler::Filter;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response, StoredPage};
-use yorozu_upstream::Gauge;
+use yorozu_upstream::{Gauge, Taken};
 
 /// How a body is compressed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -212,20 +213,16 @@ fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Opti
         let stored = claim.keep(made.clone());
         // Where too many wait for the disk its file has no such form, as if the disk refused it.
         if let Ok(place) = stored.zone.queue(&stored.entry) {
-            tokio::task::spawn_blocking(move || {
-                write_again(&stored);
-                drop((stored, place));
+            tasks::of_request(async move {
+                write_again(stored).await;
+                drop(place);
             });
         }
         return Some(made);
     }
     let place = Gauge::take_below(&UNDER_WAY, limits::COMPRESSIONS_MAX)?;
     let bytes = bytes.clone();
-    tokio::task::spawn_blocking(move || {
-        let stored = claim.keep(compress(&bytes, effort));
-        drop(place);
-        write_again(&stored);
-    });
+    tasks::of_request(async move { make_beside(claim, bytes, effort, place).await });
     None
 }
 
@@ -256,14 +253,22 @@ fn kept_beside_file(response: &mut Response, effort: Effort) -> Beside {
     else {
         return Beside::Later;
     };
-    tokio::task::spawn_blocking(move || {
+    tasks::of_request(async move {
         // One that cannot be read gives its claim back.
-        let Some(bytes) = claim.body() else { return };
-        let stored = claim.keep(compress(&bytes, effort));
-        drop(place);
-        write_again(&stored);
+        if let Some(bytes) = claim.body().await {
+            make_beside(claim, bytes, effort, place).await;
+        }
     });
     Beside::Later
+}
+
+/// Makes a form beside the worker.
+async fn make_beside(claim: Claim, bytes: Bytes, effort: Effort, place: Taken<&'static Gauge>) {
+    let made = tokio::task::spawn_blocking(move || claim.keep(compress(&bytes, effort))).await;
+    drop(place);
+    if let Ok(stored) = made {
+        write_again(stored).await;
+    }
 }
 
 /// A form that its holder makes; dropped without [`Claim::keep`], it goes to the next request.
@@ -282,9 +287,11 @@ impl Claim {
         Some(Self { stored: Some(stored), effort })
     }
 
-    /// What is to be compressed. Blocks.
-    fn body(&self) -> Option<Bytes> {
-        self.stored.as_ref().and_then(|stored| Zone::body(&stored.entry).ok())
+    /// What is to be compressed.
+    async fn body(&self) -> Option<Bytes> {
+        let stored = self.stored.as_ref()?;
+        let entry = Arc::clone(&stored.entry);
+        on_disk(&stored.zone, move |_| Zone::body(&entry)).await?.ok()
     }
 
     fn keep(mut self, compressed: Bytes) -> StoredPage {
@@ -323,9 +330,10 @@ fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
 
 /// Writes the new form into the page's file. A disk that refuses costs only the making of the form
 /// after the next start.
-fn write_again(stored: &StoredPage) {
+async fn write_again(stored: StoredPage) {
     let now = yorozu_kernel::base::turn::unix_seconds_of(std::time::SystemTime::now());
-    let _ = stored.zone.rewrite(&stored.key, &stored.entry, now);
+    let StoredPage { zone, key, entry } = stored;
+    let _ = on_disk(&zone, move |zone| zone.rewrite(&key, &entry, now)).await;
 }
 
 /// How many times smaller a coding made the content.
@@ -343,7 +351,6 @@ fn put_ratio(exchange: &Exchange, wanted: Coding, out: &mut Vec<u8>) -> bool {
 #[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use yorozu_cache::{DiskOptions, EntryHead, Key, Levels, Pace, ZoneOptions};
 
     #[test]

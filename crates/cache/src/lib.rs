@@ -70,7 +70,7 @@ pub use purge_list::{Making, Moment, Purge, PurgeMode};
 pub use queue::{Place, Refused, WAITING_BYTES_MAX};
 pub use setbacks::Setbacks;
 pub use spool::Spool;
-pub use turns::on_disk;
+pub use turns::{on_disk, on_disk_behind};
 pub use zone::{BODY_IN_MEMORY_MAX, Housekeeping, Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.

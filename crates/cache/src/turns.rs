@@ -25,6 +25,7 @@ struct Beat(AtomicU64);
 thread_local! {
     /// That of the work which this thread does.
     static OWN: RefCell<Option<Arc<Beat>>> = const { RefCell::new(None) };
+    static WORKER: ThreadId = thread::current().id();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a disk is waited for by the clock")]
@@ -90,7 +91,7 @@ impl Turns {
         if turns.is_hung() {
             return Entered::Hung;
         }
-        let (worker, beat) = (thread::current().id(), Arc::new(Beat::now()));
+        let (worker, beat) = (WORKER.with(|id| *id), Arc::new(Beat::now()));
         let mut running = turns.running();
         if running.iter().filter(|(other, _)| *other == worker).count() >= AT_ONCE {
             return Entered::Full;
@@ -117,6 +118,26 @@ impl Drop for Turn {
     }
 }
 
+/// A turn, once the worker has one more; `None`: the disk hangs.
+async fn turn(zone: &Arc<Zone>) -> Option<Turn> {
+    loop {
+        match Turns::enter(zone) {
+            Entered::Yes(turn) => return Some(turn),
+            Entered::Hung => return None,
+            Entered::Full => {}
+        }
+        let mut ended = std::pin::pin!(zone.turns().ended.notified());
+        ended.as_mut().enable();
+        // One may have ended just before.
+        match Turns::enter(zone) {
+            Entered::Yes(turn) => return Some(turn),
+            Entered::Hung => return None,
+            // Whichever comes first: it may be hung by then.
+            Entered::Full => _ = timeout(HUNG_AFTER, ended).await,
+        }
+    }
+}
+
 /// Does work on the disk of a zone, on a thread that may block. `None`: the disk hangs, or the work panicked, which is logged;
 /// it may come to its end later.
 ///
@@ -126,16 +147,7 @@ pub async fn on_disk<T: Send + 'static>(
     zone: &Arc<Zone>,
     work: impl FnOnce(&Arc<Zone>) -> T + Send + 'static,
 ) -> Option<T> {
-    let turn = loop {
-        let mut ended = std::pin::pin!(zone.turns().ended.notified());
-        ended.as_mut().enable();
-        match Turns::enter(zone) {
-            Entered::Yes(turn) => break turn,
-            Entered::Hung => return None,
-            // Whichever comes first: it may be hung by then.
-            Entered::Full => _ = timeout(HUNG_AFTER, ended).await,
-        }
-    };
+    let turn = turn(zone).await?;
     let beat = Arc::clone(&turn.beat);
     let mut done = tokio::task::spawn_blocking(move || turn.run(work));
     loop {
@@ -145,6 +157,18 @@ pub async fn on_disk<T: Send + 'static>(
             Err(_) => {}
         }
     }
+}
+
+/// The same for work that no client waits for: however long it takes.
+///
+/// # Cancel safety
+/// As [`on_disk`].
+pub async fn on_disk_behind<T: Send + 'static>(
+    zone: &Arc<Zone>,
+    work: impl FnOnce(&Arc<Zone>) -> T + Send + 'static,
+) -> Option<T> {
+    let turn = turn(zone).await?;
+    tokio::task::spawn_blocking(move || turn.run(work)).await.ok()
 }
 
 #[cfg(test)]

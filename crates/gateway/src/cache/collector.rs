@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use yorozu_cache::{
     Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Refused, Spool, StoreError, Zone,
-    on_disk,
+    on_disk, on_disk_behind,
 };
 use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::logging::error::{Context, Level};
@@ -210,7 +210,7 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
         }
     };
     tasks::of_request(async move {
-        let written = on_disk(&zone, move |zone| {
+        let written = on_disk_behind(&zone, move |zone| {
             let written = zone.write(&key, &entry, now, &making);
             drop((entry, place));
             written

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use std::io::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use yorozu_cache::{Zone, on_disk};
+use yorozu_cache::{Zone, on_disk, on_disk_behind};
 use yorozu_http::conditional;
 use yorozu_http::negotiation::weight;
 use yorozu_kernel::base::{limits, tasks};
@@ -333,7 +333,7 @@ fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
 async fn write_again(stored: StoredPage) {
     let now = yorozu_kernel::base::turn::unix_seconds_of(std::time::SystemTime::now());
     let StoredPage { zone, key, entry } = stored;
-    let _ = on_disk(&zone, move |zone| zone.rewrite(&key, &entry, now)).await;
+    let _ = on_disk_behind(&zone, move |zone| zone.rewrite(&key, &entry, now)).await;
 }
 
 /// How many times smaller a coding made the content.

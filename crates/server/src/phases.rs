@@ -22,6 +22,7 @@ use yorozu_kernel::find_config::{self, Found};
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_modules::filters::more_headers;
 use yorozu_modules::handlers::{dav, random_index, static_file};
+use yorozu_modules::phases::limit_zones::Counted;
 use yorozu_modules::phases::rewrite::Verdict;
 use yorozu_modules::phases::{
     access, auth_basic, auth_request, limit_conn, limit_req, mirror, realip, rewrite, try_files,
@@ -69,12 +70,12 @@ impl Part {
             Self::Rewrite => !location.of::<rewrite::Script>().is_empty(),
             Self::RequestFields => location.of::<more_headers::Conf>().changes_requests(),
             Self::Limits => {
-                location.of::<limit_req::Conf>().has(false)
-                    || location.of::<limit_conn::Conf>().has(false)
+                location.of::<limit_req::Conf>().has(Counted::All)
+                    || location.of::<limit_conn::Conf>().has(Counted::All)
             }
             Self::UpstreamLimits => {
-                location.of::<limit_req::Conf>().has(true)
-                    || location.of::<limit_conn::Conf>().has(true)
+                location.of::<limit_req::Conf>().has(Counted::ToUpstream)
+                    || location.of::<limit_conn::Conf>().has(Counted::ToUpstream)
             }
             Self::Access => {
                 location.of::<access::Conf>().is_set()
@@ -248,7 +249,7 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     }
     if Part::Limits.concerns(exchange) {
         for phase in [limit_req::pass, limit_conn::pass] {
-            match phase(exchange) {
+            match phase(exchange, Counted::All) {
                 Step::Next => {}
                 Step::Refuse(status) => return Outcome::Refused(status),
                 Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
@@ -268,8 +269,8 @@ pub fn before_upstream(exchange: &mut Exchange) -> Option<Judged<'_>> {
     let is_due = exchange.role == Role::Request && Part::UpstreamLimits.concerns(exchange);
     is_due.then(|| -> Judged<'_> {
         Box::pin(async move {
-            for phase in [limit_req::pass_to_upstream, limit_conn::pass_to_upstream] {
-                match phase(exchange) {
+            for phase in [limit_req::pass, limit_conn::pass] {
+                match phase(exchange, Counted::ToUpstream) {
                     Step::Next => {}
                     Step::Refuse(status) => return Err(Outcome::Refused(status)),
                     Step::Delay(time) => {
@@ -359,7 +360,7 @@ pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
             if has_left_within(exchange, time).await {
                 return Outcome::Status(499);
             }
-            match limit_conn::pass(exchange) {
+            match limit_conn::pass(exchange, Counted::All) {
                 Step::Refuse(status) => Outcome::Refused(status),
                 Step::Next | Step::Delay(_) => access(exchange),
             }

@@ -1,6 +1,6 @@
 //! `limit_conn`: how many requests of a key may be under way at once.
 
-use super::limit_zones::{Limited, Zones};
+use super::limit_zones::{Counted, Limited, Zones};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -107,8 +107,7 @@ impl Drop for Lease {
 pub struct Limit {
     zone: String,
     count: u32,
-    /// Whether only what an upstream is asked for counts.
-    is_of_upstream: bool,
+    counted: Counted,
 }
 
 impl Setting for Limit {
@@ -119,16 +118,23 @@ impl Setting for Limit {
         if count > 65_535 {
             return Err(ValueError::new("connection limit must be less 65536"));
         }
-        let is_of_upstream = match args.word(2) {
-            b"" => false,
-            b"upstream" => true,
+        let counted = match args.word(2) {
+            b"" => Counted::All,
+            b"upstream" => Counted::ToUpstream,
             other => return Err(args.invalid_parameter(other)),
         };
-        Ok(Self { zone, count, is_of_upstream })
+        Ok(Self { zone, count, counted })
     }
 
     fn repeats(&self, earlier: &Self) -> bool {
-        self.zone == earlier.zone && self.is_of_upstream == earlier.is_of_upstream
+        self.zone == earlier.zone && self.counted == earlier.counted
+    }
+}
+
+impl Conf {
+    /// Whether there are limits for these requests.
+    pub fn has(&self, counted: Counted) -> bool {
+        self.limit_conn.iter().any(|limit| limit.counted == counted)
     }
 }
 
@@ -188,29 +194,13 @@ impl Verdict {
 ///
 /// # Source
 /// nginx, `ngx_http_limit_conn_module`: counted from the end of the head to the end of the response.
-pub fn pass(exchange: &mut Exchange) -> Step {
-    match exchange.states.show(|_: &Verdict| ()) {
-        Some(()) => Step::Next,
-        None => judge(exchange, false),
+pub fn pass(exchange: &mut Exchange, counted: Counted) -> Step {
+    if counted == Counted::All && exchange.states.show(|_: &Verdict| ()).is_some() {
+        return Step::Next;
     }
-}
-
-/// Counts a request that is about to reach an upstream, by the limits of the location for these.
-pub fn pass_to_upstream(exchange: &mut Exchange) -> Step {
-    judge(exchange, true)
-}
-
-impl Conf {
-    /// Whether there are limits for requests that reach an upstream, or for all.
-    pub fn has(&self, is_of_upstream: bool) -> bool {
-        self.limit_conn.iter().any(|limit| limit.is_of_upstream == is_of_upstream)
-    }
-}
-
-fn judge(exchange: &mut Exchange, is_of_upstream: bool) -> Step {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
-    for limit in conf.limit_conn.iter().filter(|limit| limit.is_of_upstream == is_of_upstream) {
+    for limit in conf.limit_conn.iter().filter(|limit| limit.counted == counted) {
         let Some(zone) = config.shared.of::<Zones<Connections>>().get(&limit.zone) else {
             continue;
         };

@@ -1,6 +1,6 @@
 //! `limit_req`: how many requests each second a key may make, by the leaky bucket.
 
-use super::limit_zones::{Limited, Zones};
+use super::limit_zones::{Counted, Limited, Zones};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -93,13 +93,12 @@ pub struct Limit {
     /// Thousandths of a request.
     burst: i64,
     delay: i64,
-    /// Whether only what an upstream is asked for counts.
-    is_of_upstream: bool,
+    counted: Counted,
 }
 
 impl Setting for Limit {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut limit = Self { zone: String::new(), burst: 0, delay: 0, is_of_upstream: false };
+        let mut limit = Self { zone: String::new(), burst: 0, delay: 0, counted: Counted::All };
         for word in args.words {
             let text = String::from_utf8_lossy(word).into_owned();
             let number = |what: &str, digits: &str| {
@@ -113,7 +112,7 @@ impl Setting for Limit {
                 Some(("burst", digits)) => limit.burst = number("burst", digits)?,
                 Some(("delay", digits)) => limit.delay = number("delay", digits)?,
                 None if text == "nodelay" => limit.delay = i64::MAX,
-                None if text == "upstream" => limit.is_of_upstream = true,
+                None if text == "upstream" => limit.counted = Counted::ToUpstream,
                 _ => return Err(args.invalid_parameter(word)),
             }
         }
@@ -124,7 +123,14 @@ impl Setting for Limit {
     }
 
     fn repeats(&self, earlier: &Self) -> bool {
-        self.zone == earlier.zone && self.is_of_upstream == earlier.is_of_upstream
+        self.zone == earlier.zone && self.counted == earlier.counted
+    }
+}
+
+impl Conf {
+    /// Whether there are limits for these requests.
+    pub fn has(&self, counted: Counted) -> bool {
+        self.limit_req.iter().any(|limit| limit.counted == counted)
     }
 }
 
@@ -269,31 +275,15 @@ fn count(charges: &mut [Charge<'_>], now: i64) -> Result<(), (usize, i64)> {
 ///
 /// # Source
 /// nginx, `ngx_http_limit_req_module`: every limit of the location counts, the longest delay holds.
-pub fn pass(exchange: &mut Exchange) -> Step {
-    match exchange.states.show(|_: &Verdict| ()) {
-        Some(()) => Step::Next,
-        None => judge(exchange, false),
+pub fn pass(exchange: &mut Exchange, counted: Counted) -> Step {
+    if counted == Counted::All && exchange.states.show(|_: &Verdict| ()).is_some() {
+        return Step::Next;
     }
-}
-
-/// Counts a request that is about to reach an upstream, by the limits of the location for these.
-pub fn pass_to_upstream(exchange: &mut Exchange) -> Step {
-    judge(exchange, true)
-}
-
-impl Conf {
-    /// Whether there are limits for requests that reach an upstream, or for all.
-    pub fn has(&self, is_of_upstream: bool) -> bool {
-        self.limit_req.iter().any(|limit| limit.is_of_upstream == is_of_upstream)
-    }
-}
-
-fn judge(exchange: &mut Exchange, is_of_upstream: bool) -> Step {
     let config = Rc::clone(&exchange.conf);
     let conf = config.location(exchange.location).of::<Conf>();
     let limits = conf.limit_req.iter().enumerate();
     let mut charges = Vec::new();
-    for (at, limit) in limits.filter(|(_, limit)| limit.is_of_upstream == is_of_upstream) {
+    for (at, limit) in limits.filter(|(_, limit)| limit.counted == counted) {
         let Some(zone) = config.shared.of::<Zones<Requests>>().get(&limit.zone) else { continue };
         let key = zone.key.value(exchange);
         if key.is_empty() {
@@ -376,7 +366,7 @@ mod tests {
     }
 
     fn limit(zone: &str, burst: i64) -> Limit {
-        Limit { zone: zone.into(), burst: burst * REQUEST, delay: 0, is_of_upstream: false }
+        Limit { zone: zone.into(), burst: burst * REQUEST, delay: 0, counted: Counted::All }
     }
 
     type Bound<'c> = (&'c Limit, &'c Arc<Mutex<Bucket>>);

@@ -24,6 +24,14 @@ pub trait Limited: 'static {
     fn place() -> &'static Place;
 }
 
+/// Which requests a limit counts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Counted {
+    All,
+    /// Those that reach an upstream (`upstream`).
+    ToUpstream,
+}
+
 /// `limit_…_zone key zone=name:size`
 pub struct Zone<L: Limited> {
     pub key: Template,

@@ -3,9 +3,10 @@
 //! place of a fixed number of times.
 
 use crate::shared::{
-    BINARY, CACHED, Master, PLAIN, answering, files, get, log, number, pages, remove, run, send,
-    signal, steps, until, yorozu,
+    BINARY, CACHED, Master, PLAIN, answering, files, get, log, number, pages, run, send, signal,
+    steps, until, yorozu,
 };
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::fs;
@@ -110,9 +111,10 @@ fn a_server_is_replaced_although_its_cache_folder_cannot_be_used() {
     let cache = folder.path().join("cache");
     let state = |path: &str| get(server.port, path).map(|answer| answer.field("x-cache"));
     assert_eq!(state("/a"), Some(Some("MISS".to_owned())));
-    // Not even root can make a folder of it.
-    remove(&cache);
-    fs::write(&cache, "").unwrap();
+    // Not even root can make a folder of a file. They change places at once: a folder that is missing is made again.
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    renameat2(AT_FDCWD, &file, AT_FDCWD, &cache, RenameFlags::RENAME_EXCHANGE).unwrap();
     send(server.serving_id(), Signal::SIGKILL);
     until("an answer that nothing stores", || state("/a") == Some(None));
     assert_eq!(state("/a"), Some(None));

@@ -1,6 +1,6 @@
 //! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
 
-use crate::shared::{CACHED, files, get, log, page, pages, remove, run, signal, until, yorozu};
+use crate::shared::{CACHED, files, get, log, page, pages, run, signal, until, yorozu};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,12 +15,13 @@ use yorozu_testkit::server::{Folder, Kind, Server, free_port};
 #[test]
 fn reload_drops_no_request_and_keeps_the_memory_cache() {
     let folder = Folder::new();
-    let _origin = Origin::start_with(folder.path(), pages);
+    let origin = Origin::start_with(folder.path(), pages);
     let server = Server::start(&yorozu(), folder.path(), CACHED);
     assert_eq!(get(server.port, "/a").unwrap().field("x-cache").as_deref(), Some("MISS"));
-    // Only the memory tier can answer from here on.
+    // Only the memory tier can answer from here on: the file is there, without anything in it.
     until("the file", || files(&folder.path().join("cache")).len() == 1);
-    remove(&folder.path().join("cache"));
+    fs::write(&files(&folder.path().join("cache"))[0], "").unwrap();
+    drop(origin);
     let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)

@@ -49,11 +49,6 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Removes a folder that a server may be writing to.
-pub(crate) fn remove(folder: &Path) {
-    until("a folder that stays away", || fs::remove_dir_all(folder).is_ok());
-}
-
 /// How long what serves has been on a processor: what something cost, however busy the machine is.
 pub(crate) fn cpu(server: &Server) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", server.serving_id())).unwrap();

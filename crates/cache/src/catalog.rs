@@ -1,5 +1,5 @@
-//! What is stored under which key and with which tags: so that a purge by prefix or tag costs what it
-//! matches. Kept for memory and disk; filled again from the files after a start.
+//! What is stored under which key and with which tags and URLs: so that a purge costs what it matches. Kept for memory
+//! and disk; filled again from the files after a start.
 
 use crate::{Key, VariantId};
 use bytes::Bytes;
@@ -15,50 +15,128 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type TagId = u32;
 
 const TAG_ID_BYTES: usize = size_of::<TagId>();
-/// What a key takes beside its text, a tag beside its own, and a key's having a tag: measured as resident memory of some
-/// hundred thousand, with the room that tables leave free and take while they grow.
+const RANGE_BYTES: usize = 2 * size_of::<u32>();
+/// What a key takes beside its text, a tag beside its own, a key's having a tag, and its having a URL: measured as resident
+/// memory of some hundred thousand, with the room that tables leave free and take while they grow.
 const NAME_BYTES: usize = 96;
 const TAG_BYTES: usize = 400;
 const LINK_BYTES: usize = 48;
+const URL_BYTES: usize = 60;
 /// Tables that are not worth being made smaller.
 const SMALL_TABLE: usize = 1024;
 
-/// A key and its tags in one piece, for there may be millions: the bytes of the key, the places of its
-/// tags, and their number. Shared by all that name it; equal and in order by the key alone.
+/// A key, its tags and its URLs in one piece, for there may be millions. Shared by all that name it; equal and in order by
+/// the key alone.
+///
+/// ```text
+/// key | URLs that do not stand in it | start and end of each URL, u32 | places of tags, u32
+///     | bytes of the key, u32 | number of URLs, u16 | number of tags, u16
+/// ```
 #[derive(Clone, Debug)]
 struct Name(Arc<[u8]>);
 
+/// What a [`Name`] ends with: bytes of the key, number of URLs, number of tags.
+const COUNTS_BYTES: usize = size_of::<u32>() + 2 * size_of::<u16>();
+
 impl Name {
-    fn new(key: &[u8], tags: &[TagId]) -> Self {
-        // Far fewer tags fit into the longest response head.
-        let count = u16::try_from(tags.len()).unwrap_or(u16::MAX);
-        let mut bytes = Vec::with_capacity(key.len() + tags.len() * TAG_ID_BYTES + 2);
-        bytes.extend_from_slice(key);
-        for tag in tags.iter().take(count.into()) {
-            bytes.extend_from_slice(&tag.to_le_bytes());
+    /// Far fewer URLs and tags fit into the longest response head than can be counted, and what is beyond is left out.
+    fn new(key: &[u8], urls: &[&[u8]], tags: &[TagId]) -> Self {
+        let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
+        let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX).to_le_bytes();
+        let (url_count, tag_count) = (count(urls.len()), count(tags.len()));
+        let mut bytes = key.to_vec();
+        let mut ranges = Vec::with_capacity(urls.len() * RANGE_BYTES);
+        for url in urls.iter().take(url_count.into()) {
+            // Most keys hold the URL of their page.
+            let in_key = key.windows(url.len().max(1)).rposition(|part| part == *url);
+            let start = in_key.unwrap_or_else(|| {
+                bytes.extend_from_slice(url);
+                bytes.len() - url.len()
+            });
+            ranges.extend(place(start));
+            ranges.extend(place(start + url.len()));
         }
-        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.append(&mut ranges);
+        bytes.extend(tags.iter().take(tag_count.into()).flat_map(|tag| tag.to_le_bytes()));
+        bytes.extend(place(key.len()));
+        bytes.extend(url_count.to_le_bytes());
+        bytes.extend(tag_count.to_le_bytes());
         Self(bytes.into())
     }
 
-    fn parts(&self) -> (&[u8], &[u8]) {
-        let (rest, count) = self.0.split_last_chunk().unwrap_or((&[], &[0; 2]));
-        let tags = usize::from(u16::from_le_bytes(*count)) * TAG_ID_BYTES;
-        rest.split_at(rest.len() - tags)
+    /// What stands before the counts, and these.
+    fn counts(&self) -> (&[u8], [usize; 3]) {
+        let (rest, counts) = self.0.split_last_chunk::<COUNTS_BYTES>().unwrap_or((&[], &[0; _]));
+        let [a, b, c, d, e, f, g, h] = *counts;
+        let key = u32::from_le_bytes([a, b, c, d]) as usize;
+        (rest, [key, u16::from_le_bytes([e, f]).into(), u16::from_le_bytes([g, h]).into()])
     }
 
     fn key(&self) -> &[u8] {
-        self.parts().0
+        let (rest, [key, ..]) = self.counts();
+        &rest[..key]
     }
 
     fn bytes(&self) -> usize {
-        let (key, tags) = self.parts();
-        key.len() + NAME_BYTES + tags.len() / TAG_ID_BYTES * LINK_BYTES
+        let (rest, [_, urls, tags]) = self.counts();
+        let texts = rest.len() - urls * RANGE_BYTES - tags * TAG_ID_BYTES;
+        texts + NAME_BYTES + urls * URL_BYTES + tags * LINK_BYTES
     }
 
     fn tags(&self) -> impl Iterator<Item = TagId> + '_ {
-        let ids = self.parts().1.chunks_exact(TAG_ID_BYTES).filter_map(<[u8]>::first_chunk);
+        let (rest, [.., tags]) = self.counts();
+        let ids = &rest[rest.len() - tags * TAG_ID_BYTES..];
+        let ids = ids.chunks_exact(TAG_ID_BYTES).filter_map(<[u8]>::first_chunk);
         ids.map(|id| TagId::from_le_bytes(*id))
+    }
+
+    fn url_count(&self) -> u16 {
+        let (_, [_, urls, _]) = self.counts();
+        u16::try_from(urls).unwrap_or(u16::MAX)
+    }
+
+    fn url(&self, at: u16) -> &[u8] {
+        let (rest, [_, urls, tags]) = self.counts();
+        let ranges = rest.len() - tags * TAG_ID_BYTES - urls * RANGE_BYTES;
+        let range = rest[ranges + usize::from(at) * RANGE_BYTES..].first_chunk::<RANGE_BYTES>();
+        let [a, b, c, d, e, f, g, h] = range.copied().unwrap_or_default();
+        let place = |bytes| u32::from_le_bytes(bytes) as usize;
+        rest.get(place([a, b, c, d])..place([e, f, g, h])).unwrap_or_default()
+    }
+}
+
+/// A URL that a name bears, by its number; in the order of URLs.
+#[derive(Clone, Debug)]
+struct Borne(Name, u16);
+
+impl Borne {
+    /// What comes before all names that bear a URL, or one that it is the beginning of.
+    fn first(url: &[u8]) -> Self {
+        Self(Name::new(b"", &[url], &[]), 0)
+    }
+
+    fn url(&self) -> &[u8] {
+        self.0.url(self.1)
+    }
+}
+
+impl PartialEq for Borne {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Borne {}
+
+impl PartialOrd for Borne {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Borne {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.url(), &self.0).cmp(&(other.url(), &other.0))
     }
 }
 
@@ -105,15 +183,14 @@ struct Lists {
     names: BTreeSet<Name>,
     tags: Slab<Tag>,
     tag_ids: HashMap<Arc<[u8]>, TagId>,
-    /// The tags among them that are aliases.
-    aliases: BTreeSet<Arc<[u8]>>,
+    urls: BTreeSet<Borne>,
     /// What stands before a NUL in any tag: the hosts that tags belong to, and how many tags each has.
     hosts: BTreeMap<Bytes, usize>,
     /// What names and tags take.
     bytes: usize,
 }
 
-/// The keys of a zone, in their order, and by tag.
+/// The keys of a zone: in their order, by tag, and in the order of the URLs that they bear.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     lists: Mutex<Lists>,
@@ -141,8 +218,10 @@ impl Catalog {
             return false;
         }
         lists.remove(key.as_bytes());
-        let ids: Vec<TagId> = tags.iter().filter_map(|tag| lists.tag_id(tag)).collect();
-        let name = Name::new(key.as_bytes(), &ids);
+        let urls: Vec<&[u8]> = borne(tags).collect();
+        let ids: Vec<TagId> = given(tags).filter_map(|tag| lists.tag_id(tag)).collect();
+        let name = Name::new(key.as_bytes(), &urls, &ids);
+        lists.urls.extend((0..name.url_count()).map(|at| Borne(name.clone(), at)));
         for id in name.tags() {
             if let Some(tag) = lists.tags.get_mut(id as usize) {
                 tag.names.insert(name.clone());
@@ -158,17 +237,19 @@ impl Catalog {
         self.lists().remove(key);
     }
 
-    /// The keys that begin with `prefix`, or have an alias that does.
+    /// The keys that begin with `prefix`, or bear a URL that does.
     pub(crate) fn beginning(&self, prefix: &[u8]) -> Vec<Key> {
-        let mut found = self.with_prefix(prefix);
+        match Key::url(prefix) {
+            Some(url) => self.with_url(url, <[u8]>::starts_with),
+            None => self.with_prefix(prefix),
+        }
+    }
+
+    /// The keys that bear a URL of those that begin with `url`, as long as it `fits`.
+    fn with_url(&self, url: &[u8], fits: fn(&[u8], &[u8]) -> bool) -> Vec<Key> {
         let lists = self.lists();
-        let alias = Key::new(Bytes::copy_from_slice(prefix)).alias();
-        let range = (Bound::Included(&alias[..]), Bound::Unbounded);
-        let aliases = lists.aliases.range::<[u8], _>(range);
-        let aliases = aliases.take_while(|found| found.starts_with(&alias));
-        let names = aliases.flat_map(|alias| lists.with_tag(alias));
-        found.extend(names.filter(|name| !name.key().starts_with(prefix)).map(key));
-        found
+        let borne = lists.urls.range(Borne::first(url)..);
+        borne.take_while(|borne| fits(borne.url(), url)).map(|borne| key(&borne.0)).collect()
     }
 
     /// The keys that begin with `prefix`.
@@ -190,15 +271,14 @@ impl Catalog {
         lists.hosts.keys().flat_map(of_host).collect()
     }
 
-    /// A key, its further addresses and variants, and the keys of which it is an alias.
+    /// A key, its further addresses and variants; of a URL the keys that bear it.
     pub(crate) fn of_page(&self, page: &Key) -> Vec<Key> {
-        let mut found = self.with_prefix(&page.further_prefix());
-        let lists = self.lists();
-        if lists.names.contains(page.as_bytes()) {
-            found.push(page.clone());
+        if let Some(url) = Key::url(page.as_bytes()) {
+            return self.with_url(url, |borne, url| borne == url);
         }
-        if !lists.aliases.is_empty() {
-            found.extend(lists.with_tag(&page.alias()).map(key));
+        let mut found = self.with_prefix(&page.further_prefix());
+        if self.lists().names.contains(page.as_bytes()) {
+            found.push(page.clone());
         }
         found
     }
@@ -232,7 +312,8 @@ impl Catalog {
 impl Lists {
     fn is_tagged(&self, name: &Name, tags: &[Bytes]) -> bool {
         let has = name.tags().map(|id| self.tags.get(id as usize).map(|tag| &tag.text[..]));
-        has.eq(tags.iter().map(|tag| Some(&tag[..])))
+        has.eq(given(tags).map(|tag| Some(&tag[..])))
+            && (0..name.url_count()).map(|at| name.url(at)).eq(borne(tags))
     }
 
     fn with_tag(&self, tag: &[u8]) -> impl Iterator<Item = &Name> {
@@ -246,14 +327,10 @@ impl Lists {
             return Some(*id);
         }
         let id = TagId::try_from(self.tags.vacant_key()).ok()?;
-        let is_alias = Key::of_alias(text).is_some();
         // A copy, so that the head it came from is not kept.
         let text: Arc<[u8]> = Arc::from(&text[..]);
         self.tags.insert(Tag { text: Arc::clone(&text), names: HashSet::new() });
         self.tag_ids.insert(Arc::clone(&text), id);
-        if is_alias {
-            self.aliases.insert(Arc::clone(&text));
-        }
         self.bytes += text.len() + TAG_BYTES;
         if let Some(at) = host_end(&text) {
             match self.hosts.get_mut(&text[..at]) {
@@ -279,13 +356,15 @@ impl Lists {
     fn remove(&mut self, key: &[u8]) {
         let Some(name) = self.names.take(key) else { return };
         self.bytes -= name.bytes();
+        for at in 0..name.url_count() {
+            self.urls.remove(&Borne(name.clone(), at));
+        }
         for id in name.tags() {
             let Some(tag) = self.tags.get_mut(id as usize) else { continue };
             tag.names.remove(key);
             if tag.names.is_empty() {
                 let tag = self.tags.remove(id as usize);
                 self.tag_ids.remove(&tag.text);
-                self.aliases.remove(&tag.text);
                 self.remove_from_host(&tag.text);
                 self.bytes -= tag.text.len() + TAG_BYTES;
             } else if is_sparse(tag.names.len(), tag.names.capacity()) {
@@ -310,6 +389,16 @@ fn is_sparse(len: usize, capacity: usize) -> bool {
 /// Where the host of a tag ends: at a NUL.
 pub(crate) fn host_end(tag: &[u8]) -> Option<usize> {
     tag.iter().position(|byte| *byte == 0)
+}
+
+/// The tags that upstreams gave.
+fn given(tags: &[Bytes]) -> impl Iterator<Item = &Bytes> {
+    tags.iter().filter(|tag| Key::url_of_tag(tag).is_none())
+}
+
+/// The URLs among tags.
+fn borne(tags: &[Bytes]) -> impl Iterator<Item = &[u8]> {
+    tags.iter().filter_map(|tag| Key::url_of_tag(tag))
 }
 
 fn key(name: &Name) -> Key {
@@ -381,21 +470,35 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_by_their_aliases() {
+    fn keys_are_found_by_the_urls_that_they_bear() {
         let catalog = Catalog::default();
-        catalog.add(&named("a/1"), &[]);
-        catalog.add(&named("a/1-mobile"), &[named("a/1").alias()]);
-        catalog.add(&named("mobile-a/1"), &[named("a/1").alias()]);
-        catalog.add(&named("mobile-a/2"), &[named("a/2").alias()]);
-        assert_eq!(texts(catalog.of_page(&named("a/1"))), ["a/1", "a/1-mobile", "mobile-a/1"]);
-        let all = ["a/1", "a/1-mobile", "mobile-a/1", "mobile-a/2"];
-        assert_eq!(texts(catalog.beginning(b"a/")), all);
-        assert_eq!(texts(catalog.beginning(b"a/2")), ["mobile-a/2"]);
-        catalog.remove(b"mobile-a/2");
-        assert!(catalog.beginning(b"a/2").is_empty());
-        all.iter().for_each(|key| catalog.remove(key.as_bytes()));
-        assert_eq!(catalog.bytes(), 0);
-        assert!(catalog.lists().aliases.is_empty());
+        let url = |target: &str| Key::of_url(b"a", target.as_bytes());
+        catalog.add(&named("httpGETa/1"), &[url("/1").to_tag()]);
+        catalog.add(&named("a/1-mobile"), &[url("/1").to_tag(), url("/one").to_tag()]);
+        catalog.add(&named("m/2"), &[Bytes::from_static(b"t"), url("/2").to_tag()]);
+        catalog.add(&named("m/22"), &[url("/22").to_tag()]);
+        assert_eq!(texts(catalog.of_page(&url("/1"))), ["a/1-mobile", "httpGETa/1"]);
+        assert_eq!(texts(catalog.of_page(&url("/2"))), ["m/2"]);
+        assert!(catalog.of_page(&url("/")).is_empty());
+        assert_eq!(texts(catalog.beginning(url("/2").as_bytes())), ["m/2", "m/22"]);
+        assert_eq!(texts(catalog.with_tag(b"t")), ["m/2"]);
+        catalog.add(&named("m/2"), &[Bytes::from_static(b"t"), url("/3").to_tag()]);
+        assert_eq!(texts(catalog.beginning(url("/2").as_bytes())), ["m/22"]);
+        assert_eq!(texts(catalog.of_page(&url("/3"))), ["m/2"]);
+        for key in catalog.with_prefix(b"") {
+            catalog.remove(key.as_bytes());
+        }
+        assert_eq!((catalog.bytes(), catalog.lists().urls.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_url_that_stands_in_its_key_takes_no_text() {
+        let urls: [&[u8]; 2] = [b"a/1", b"*s/1"];
+        let name = Name::new(b"httpGETa/1m", &urls, &[7, 9]);
+        assert_eq!(name.key(), b"httpGETa/1m");
+        assert_eq!([name.url(0), name.url(1)], urls);
+        assert_eq!(name.tags().collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(name.0.len(), 11 + 4 + 2 * RANGE_BYTES + 2 * TAG_ID_BYTES + COUNTS_BYTES);
     }
 
     #[test]

@@ -19,10 +19,10 @@ use crate::lent::Held;
 use crate::purge_list::Moment;
 
 /// First bytes of an entry's file; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"yorozu-4";
+const MAGIC: &[u8; 8] = b"yorozu-5";
 /// The same where something follows in the head that few have: an earlier version of this program passes it over, and reads all others.
 /// Two bits from the first, so that no flipped one makes one of the other.
-const MAGIC_MORE: &[u8; 8] = b"yorozu-7";
+const MAGIC_MORE: &[u8; 8] = b"yorozu-6";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use md5::{Digest, Md5};
 
-/// What an alias begins with.
-const ALIAS: u8 = b' ';
-
 /// What the key of a URL begins with.
-pub(crate) const URL: &[u8] = b"url //";
+const URL: &[u8] = b"url //";
+
+/// What the tag of a URL begins with. Tags that upstreams give have no spaces.
+const URL_TAG: u8 = b' ';
 
 /// Which variant of a varying response: a digest of the request fields that `Vary` names.
 pub type VariantId = [u8; 16];
@@ -101,21 +101,29 @@ impl Key {
         [&self.0[..], &[SEPARATOR, SECONDARY]].concat()
     }
 
-    /// The tag of a response that is stored under another key, and purged under this one as well. Tags that upstreams give
-    /// have no spaces.
-    pub fn alias(&self) -> Bytes {
-        [&[ALIAS], &self.0[..]].concat().into()
+    /// The key under which pages are purged that bear a URL; no response is stored under it.
+    pub fn of_url(host: &[u8], target: &[u8]) -> Self {
+        Self([URL, host, target].concat().into())
     }
 
-    /// The key that no response is stored under, and that is an alias of what a URL led to: it is purged beside the
-    /// keys that the URL has.
-    pub fn of_url(host: &[u8], target: &[&[u8]]) -> Self {
-        Self([URL, host, &target.concat()].concat().into())
+    /// The tag of a page that bears the URL of this key.
+    pub fn to_tag(&self) -> Bytes {
+        [&[URL_TAG], &self.0[..]].concat().into()
     }
 
-    /// The key that an [`alias`](Key::alias) names.
-    pub fn of_alias(tag: &Bytes) -> Option<Self> {
-        (tag.first() == Some(&ALIAS)).then(|| Self(tag.slice(1..)))
+    /// The key of the URL that a tag names, if it names one.
+    pub fn of_tag(tag: &Bytes) -> Option<Self> {
+        (tag.first() == Some(&URL_TAG)).then(|| Self(tag.slice(1..)))
+    }
+
+    /// The host and the target of the URL that a tag names, if it names one.
+    pub(crate) fn url_of_tag(tag: &[u8]) -> Option<&[u8]> {
+        Self::url(tag.strip_prefix(&[URL_TAG])?)
+    }
+
+    /// The host and the target of a URL's key, or as much of them as the beginning of one holds.
+    pub(crate) fn url(key: &[u8]) -> Option<&[u8]> {
+        key.strip_prefix(URL)
     }
 
     /// The bytes of the key.

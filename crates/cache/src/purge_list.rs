@@ -16,7 +16,6 @@ use crate::beyond::Known;
 use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
-use crate::key::URL;
 use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
@@ -47,11 +46,12 @@ pub enum PurgeMode {
 }
 
 impl Purge {
-    /// Whether it is done beside the purge of a URL's own keys ([`Key::of_url`]), and no purge to count or show.
+    /// Whether it is for pages that bear a URL ([`Key::of_url`]). It is done beside the purge of the URL's own keys, and no
+    /// purge to count or show.
     pub fn is_beside(&self) -> bool {
         match self {
-            Self::Page(key) => key.as_bytes().starts_with(URL),
-            Self::Prefix(prefix) => prefix.starts_with(URL),
+            Self::Page(key) => Key::url(key.as_bytes()).is_some(),
+            Self::Prefix(prefix) => Key::url(prefix).is_some(),
             Self::Tag(_) | Self::All => false,
         }
     }
@@ -60,11 +60,11 @@ impl Purge {
     pub fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {
             Self::Page(page) => {
-                key.purged_with().contains(page) || aliases(tags).any(|alias| alias == *page)
+                key.purged_with().contains(page) || urls(tags).any(|url| url == *page)
             }
             Self::Prefix(prefix) => {
                 let begins = |key: &Key| key.as_bytes().starts_with(prefix);
-                begins(key) || aliases(tags).any(|alias| begins(&alias))
+                begins(key) || urls(tags).any(|url| begins(&url))
             }
             Self::Tag(wanted) => tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).map(|at| &tag[at..]);
@@ -75,9 +75,9 @@ impl Purge {
     }
 }
 
-/// The other keys under which a response with these tags is purged.
-fn aliases(tags: &[Bytes]) -> impl Iterator<Item = Key> {
-    tags.iter().filter_map(Key::of_alias)
+/// The keys of the URLs that a page with these tags bears.
+fn urls(tags: &[Bytes]) -> impl Iterator<Item = Key> {
+    tags.iter().filter_map(Key::of_tag)
 }
 
 /// When something began: the epoch of its process, and a number in it. The default began before everything.
@@ -168,7 +168,7 @@ impl Changed {
         let is_any_changed = !is_by_operator && self.all.is_some_and(|all| began < all);
         is_any_changed
             || key.purged_with().iter().any(is_changed)
-            || aliases(tags).any(|alias| is_changed(&alias))
+            || urls(tags).any(|url| is_changed(&url))
     }
 
     fn forget(&mut self, is_kept: impl Fn(At) -> bool) {
@@ -216,14 +216,14 @@ impl Last {
         let is_page = |key: &Key| self.pages.get(key).is_some_and(|purge| purge.applies_to(began));
         is_later(self.all.as_ref())
             || key.purged_with().iter().any(is_page)
-            || aliases(tags).any(|alias| is_page(&alias))
+            || urls(tags).any(|url| is_page(&url))
             || tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).and_then(|at| self.tags.get(&tag[at..]));
                 is_later(self.tags.get(tag)) || is_later(of_every_host)
             })
             || self.prefixes.iter().any(|(prefix, at)| {
                 let begins = |key: &Key| key.as_bytes().starts_with(prefix);
-                began < *at && (begins(key) || aliases(tags).any(|alias| begins(&alias)))
+                began < *at && (begins(key) || urls(tags).any(|url| begins(&url)))
             })
             || (!self.files.is_empty() && is_later(self.files.get(&key.digest())))
     }

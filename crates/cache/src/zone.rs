@@ -1146,7 +1146,7 @@ mod tests {
         ["a", "b"].iter().for_each(|text| write(&folder.zone(), text, b"page", 0));
         for file in folder.files() {
             let mut bytes = fs::read(&file).unwrap();
-            bytes[7] = b'3';
+            bytes[7] = b'4';
             fs::write(&file, bytes).unwrap();
         }
         fs::write(folder.journal(), "99999999999999 all .\n").unwrap();

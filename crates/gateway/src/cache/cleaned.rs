@@ -24,11 +24,11 @@ pub const MODULE: Module = Module::new("cache_cleaned", || DIRECTIVES.to_vec())
 /// Its variables.
 const VARIABLES: &[Row] = &[
     // `$request_uri` without the arguments that go; a query of which nothing is left goes with its `?`.
-    ("cache_uri", Variable::OfUrl(uri)),
+    ("cache_uri", Variable::Builtin(uri)),
     // The query of that.
     (
         "cache_args",
-        Variable::OfUrl(|exchange, out| {
+        Variable::Builtin(|exchange, out| {
             append_args(exchange, exchange.request.split_target().1, out);
             true
         }),

@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::secondary::Secondary;
 use super::seen::{self, Effect};
 use super::settings::Conf;
-use super::{alias, freshness, key, loops, parts, purge, secondary};
+use super::{freshness, key, loops, parts, purge, secondary, url};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ fn is_forbidden(exchange: &mut Exchange, conf: &Conf) -> bool {
     conf.no_cache.0.iter().any(|value| value.is_true(exchange))
 }
 
-/// The tags that an answer gives its page, and the aliases of that.
+/// The tags that an answer gives its page, and those of its URLs.
 pub(super) fn tags(
     exchange: &Exchange,
     conf: &Conf,
@@ -175,7 +175,7 @@ pub(super) fn tags(
     let lines = head.fields.iter().filter(|(name, _)| conf.cache_tag_headers.has(name));
     let tags = purge::tags(&exchange.request.host, lines.map(|(_, line)| &line[..]));
     let mut tags = tags.ok_or(NotStored::Tags)?;
-    tags.extend(alias::tags(exchange, &plan.zone, &plan.key));
+    tags.extend(url::tags(exchange, &plan.key));
     Ok(tags)
 }
 
@@ -208,7 +208,7 @@ fn entry_head(
         });
     let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
     if exchange.doubt.is_there() {
-        // An alias of the page: a purge would not find it.
+        // A tag of the page: a purge would not find it.
         return Err(NotStored::Undecided);
     }
     let head = EntryHead {

@@ -1,11 +1,11 @@
 //! Invalidation: what a request that may have changed a page does to the stored one.
 
-use super::alias::{self, Scope};
 use super::directives::Invalidate;
 use super::key;
 use super::plan::Plan;
 use super::purge;
 use super::settings::Conf;
+use super::url::Scope;
 use crate::nodes::{self, By};
 use crate::protocol::codec::Head;
 use std::sync::Arc;
@@ -23,20 +23,10 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
     if !is_due(exchange, conf) || !(200..400).contains(&status) {
         return;
     }
-    let zones = key::zones(exchange, conf).unwrap_or_default();
-    if zones.is_empty() {
-        return;
-    }
-    let keys = alias::keys(exchange, conf);
-    let mut pages = Vec::new();
-    for zone in &zones {
-        keys.iter().for_each(|key| alias::add(&mut pages, zone, key));
-    }
-    for (zone, key) in &alias::elsewhere(exchange, Scope::Site) {
-        alias::add(&mut pages, zone, key);
-    }
-    for (zone, key) in &pages {
-        remove(exchange, conf, zone, key).await;
+    if key::zones(exchange, conf).is_ok_and(|zones| !zones.is_empty()) {
+        for (zone, keys) in Scope::Site.keys(exchange, Some(conf)) {
+            remove(exchange, conf, &zone, keys).await;
+        }
     }
 }
 
@@ -47,34 +37,45 @@ pub fn is_due(exchange: &Exchange, conf: &Conf) -> bool {
     is_unsafe && conf.cache_invalidate != Invalidate::Off && conf.zone().is_some()
 }
 
-/// Removes the page of a key from a zone, as far as `*_cache_invalidate` says.
-async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, key: &Key) {
+/// Removes the pages of keys from a zone, as far as `*_cache_invalidate` says.
+async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, mut keys: Vec<Key>) {
     let takes_all = conf.cache_invalidate == Invalidate::On;
     let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, zone));
     // First: it applies to what is stored from here on; what was stored before is found.
-    zone.changed(key, takes_all, own.as_ref().map(|own| &*own.making));
-    let stored = zone.stored_of(key);
-    let purges = vec![Purge::Page(key.clone())];
-    let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
-    // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
-    if is_absent && !takes_all {
-        // This one would get it back from the tier that nodes share; under the key of a URL no page is there, but pages
-        // may have it as an alias.
-        match nodes::tier(&exchange.conf, zone) {
-            Some(tier) if purges[0].is_beside() => tier.leave(key),
-            Some(tier) => tier.forget(key).await,
-            None => {}
+    for key in &keys {
+        zone.changed(key, takes_all, own.as_ref().map(|own| &*own.making));
+    }
+    let mut here: Vec<(Key, Option<Vec<Key>>)> =
+        keys.iter().map(|key| (key.clone(), zone.stored_of(key))).collect();
+    here.retain(|(_, stored)| !stored.as_ref().is_some_and(Vec::is_empty));
+    if !takes_all {
+        // Other nodes may have them all the same; where pages are removed by what they say, each decides by its own.
+        let is_here = |key: &Key| here.iter().any(|(here, _)| here == key);
+        let (present, absent): (Vec<_>, Vec<_>) = keys.into_iter().partition(is_here);
+        if let Some(tier) = nodes::tier(&exchange.conf, zone) {
+            for key in absent {
+                // This one would get it back from the tier that nodes share; under the key of a URL no page is there, but
+                // pages may bear it.
+                match Purge::Page(key.clone()).is_beside() {
+                    true => tier.leave(&key),
+                    false => tier.forget(&key).await,
+                }
+            }
         }
+        keys = present;
+    }
+    if keys.is_empty() {
         return;
     }
-    let (of_task, of_others, now) = (Arc::clone(zone), purges.clone(), exchange.now());
-    let page = key.clone();
+    let purges: Vec<Purge> = keys.into_iter().map(Purge::Page).collect();
+    let (of_task, now) = (Arc::clone(zone), exchange.now());
     let remove = move || {
-        if is_absent {
-            return Ok(true);
-        }
-        if !takes_all && !says_its_lifetime(&of_task, &page, stored, now) {
-            return Ok(false);
+        let is_meant = |(key, stored): (Key, Option<Vec<Key>>)| {
+            (takes_all || says_its_lifetime(&of_task, &key, stored, now)).then_some(key)
+        };
+        let purges: Vec<Purge> = here.into_iter().filter_map(is_meant).map(Purge::Page).collect();
+        if purges.is_empty() {
+            return Ok(takes_all);
         }
         let by = By::Change(own.as_ref().map(|own| &*own.making));
         nodes::purge(&of_task, &purges, PurgeMode::Hard, by).map(|_| true)
@@ -83,7 +84,7 @@ async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, key: &Ke
     let work = async move { tokio::task::spawn_blocking(remove).await };
     let is_done = |done: &Result<_, _>| !matches!(done, Ok(Ok(false)));
     let conf = &exchange.conf;
-    let done = purge::spread(conf, zone, &of_others, PurgeMode::Hard, work, is_done).await;
+    let done = purge::spread(conf, zone, &purges, PurgeMode::Hard, work, is_done).await;
     if let Some((Ok(Err::<bool, StoreError>(problem)), _)) = done {
         error::request(exchange, Level::Crit, &problem.to_string());
     }

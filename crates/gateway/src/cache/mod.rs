@@ -15,7 +15,6 @@
 //! # Sources
 //! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
 
-pub mod alias;
 pub mod answer;
 pub mod cleaned;
 pub mod collector;
@@ -44,6 +43,7 @@ pub mod sent;
 pub mod settings;
 pub mod shared;
 pub mod storing;
+pub mod url;
 mod wait;
 
 pub use answer::{answer, answer_stale, revalidated};

@@ -11,10 +11,10 @@
 //! neither `from` nor `allow` and `deny` of the location restrict purges, this machine may purge. A purge that could not be
 //! written to disk, so that it may not outlast the server, is answered with 500.
 
-use super::alias::{self, Scope};
 use super::directives::{From, PurgeRule};
 use super::key;
 use super::settings::{self, Conf};
+use super::url::Scope;
 use crate::nodes::{self, By, Told};
 use crate::protocol::family::Family;
 use bytes::Bytes;
@@ -150,32 +150,28 @@ fn is_allowed(exchange: &Exchange, rule: &PurgeRule, has_rules: bool) -> bool {
     }
 }
 
-/// What the request's key means in these zones, for GET and HEAD, and what else its URL means in any; and the key as text.
+/// What the request's key means in these zones, or its URL in those of its site, for GET and HEAD; and the key as text.
 fn purges(exchange: &mut Exchange, conf: &Conf, zones: &[Arc<Zone>]) -> (InZones, String) {
-    let mut found = InZones::default();
-    if let PurgeRule::Method { takes_all: true, .. } = conf.cache_purge {
-        zones.iter().for_each(|zone| found.add(zone, Purge::All));
-        return (found, "everything".to_owned());
-    }
-    let (keys, elsewhere) = match &conf.cache_purge {
+    let (in_zones, may_end) = match &conf.cache_purge {
+        PurgeRule::Method { takes_all: true, .. } => {
+            let all = zones.iter().map(|zone| (Arc::clone(zone), vec![Purge::All]));
+            return (all.collect(), "everything".to_owned());
+        }
         PurgeRule::Key { key: template, .. } => {
             let key = |exchange: &mut Exchange| Key::new(template.value(exchange));
-            let keys = key::of_get_and_head(exchange, key);
-            (keys.iter().flat_map(spellings).collect(), Vec::new())
+            let keys: Vec<Key> =
+                key::of_get_and_head(exchange, key).iter().flat_map(spellings).collect();
+            (zones.iter().map(|zone| (Arc::clone(zone), keys.clone())).collect(), true)
         }
-        _ => (alias::keys(exchange, conf), alias::elsewhere(exchange, Scope::Site)),
+        // `%2a` in a URL is one, too, where the key holds the decoded path.
+        _ => {
+            let may_end = exchange.request.target().ends_with(b"*");
+            (Scope::Site.keys(exchange, Some(conf)), may_end)
+        }
     };
-    // `%2a` in a URL is one, too, where the key holds the decoded path.
-    let may_end = matches!(conf.cache_purge, PurgeRule::Key { .. })
-        || exchange.request.target().ends_with(b"*");
-    for zone in zones {
-        keys.iter().for_each(|key| found.add(zone, of_key(key, may_end)));
-    }
-    for (zone, key) in &elsewhere {
-        found.add(zone, of_key(key, may_end));
-    }
-    let shown = keys.first().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    (found, shown.unwrap_or_default())
+    let shown = in_zones.first().and_then(|(_, keys)| keys.first());
+    let shown = shown.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    (of_keys(in_zones, may_end), shown.unwrap_or_default())
 }
 
 /// The keys that a key spelled by a purge location stands for: a captured path is decoded, one in `$request_uri` is as its
@@ -204,35 +200,17 @@ fn spellings(key: &Key) -> Vec<Key> {
     found
 }
 
-/// Purges by zone, each once.
-#[derive(Debug, Default)]
-pub struct InZones(Vec<(Arc<Zone>, Vec<Purge>)>);
+/// Purges by zone.
+pub type InZones = Vec<(Arc<Zone>, Vec<Purge>)>;
 
-impl InZones {
-    pub fn add(&mut self, zone: &Arc<Zone>, purge: Purge) {
-        match self.0.iter_mut().find(|(known, _)| Arc::ptr_eq(known, zone)) {
-            Some((_, purges)) if purges.contains(&purge) => {}
-            Some((_, purges)) => purges.push(purge),
-            None => self.0.push((Arc::clone(zone), vec![purge])),
-        }
-    }
-}
-
-impl IntoIterator for InZones {
-    type Item = (Arc<Zone>, Vec<Purge>);
-    type IntoIter = std::vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-/// A page, or with `*` at its end every key that begins so, if it `may_end` like that.
-pub fn of_key(key: &Key, may_end: bool) -> Purge {
-    match key.as_bytes().strip_suffix(b"*").filter(|_| may_end) {
+/// Purges of pages, or with `*` at the end of a key of every key that begins so, if it `may_end` like that.
+pub fn of_keys(in_zones: Vec<(Arc<Zone>, Vec<Key>)>, may_end: bool) -> InZones {
+    let of_key = |key: Key| match key.as_bytes().strip_suffix(b"*").filter(|_| may_end) {
         Some(prefix) => Purge::Prefix(Bytes::copy_from_slice(prefix)),
-        None => Purge::Page(key.clone()),
-    }
+        None => Purge::Page(key),
+    };
+    let of_keys = |keys: Vec<Key>| keys.into_iter().map(of_key).collect();
+    in_zones.into_iter().map(|(zone, keys)| (zone, of_keys(keys))).collect()
 }
 
 /// A purge that the running server keeps to, and the next one may not know of: a line for the log, of level `crit`.

@@ -286,7 +286,7 @@ impl Tier {
         }
     }
 
-    /// Keeps this node from finding pages of before under this key, and with it as an alias. Other nodes do not hear of it.
+    /// Keeps this node from finding pages of before under this key, or that bear its URL. Other nodes do not hear of it.
     pub fn leave(&self, key: &Key) {
         self.bus.mark_here(&self.zone, Purge::Page(key.clone()));
     }

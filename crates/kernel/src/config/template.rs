@@ -66,19 +66,6 @@ impl Template {
         self.parts.iter().any(|part| matches!(part, Part::Capture(_)))
     }
 
-    /// Whether all requests for a URL by one method get the same text, whoever sends them.
-    pub fn is_of_url(&self) -> bool {
-        self.parts.iter().all(|part| match part {
-            Part::Text(_) => true,
-            Part::Capture(_) => false,
-            Part::Variable(variable) => match variable {
-                Variable::OfUrl(_) | Variable::RequestMethod => true,
-                // Also `$http_host`: as the client wrote it.
-                _ => false,
-            },
-        })
-    }
-
     /// Whether it holds `$request_method`.
     pub fn has_request_method(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))

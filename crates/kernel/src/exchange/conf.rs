@@ -14,7 +14,6 @@ use crate::logging::error_log::ErrorLogs;
 use crate::logging::level::Level;
 use bytes::Bytes;
 use std::any::Any;
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -196,15 +195,6 @@ impl Config {
     }
 }
 
-/// Where pages have a key that holds nothing but what URLs say.
-#[derive(Debug)]
-pub struct KeyedByUrl {
-    /// One of the locations.
-    pub location: LocationId,
-    /// The servers that have one.
-    pub servers: Vec<ServerId>,
-}
-
 /// One worker's handle on a configuration: a plain counter per request instead of a shared one.
 #[derive(Debug)]
 pub struct WorkerConf {
@@ -215,15 +205,12 @@ pub struct WorkerConf {
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,
-    /// For each zone and cache key that holds nothing but what URLs say; found when they are first asked for.
-    pub keyed_by_url: OnceCell<Box<[KeyedByUrl]>>,
 }
 
 impl WorkerConf {
     pub fn new(config: Arc<Config>, released: fn()) -> Self {
         let locations_found = Memo::default();
-        let keyed_by_url = OnceCell::new();
-        Self { config, tasks: Generation::default(), released, locations_found, keyed_by_url }
+        Self { config, tasks: Generation::default(), released, locations_found }
     }
 }
 

@@ -64,13 +64,13 @@ pub const VARIABLES: &[Row] = &[
     ("document_uri", Variable::Builtin(uri)),
     (
         "host",
-        Variable::OfUrl(|ex, out| match &ex.request.host[..] {
+        Variable::Builtin(|ex, out| match &ex.request.host[..] {
             b"" => put(out, ex.conf.server(ex.server).name().as_bytes()),
             host => put(out, host),
         }),
     ),
-    ("hostname", Variable::OfUrl(|ex, out| put(out, ex.conf.hostname.as_bytes()))),
-    ("https", Variable::OfUrl(|ex, out| put(out, if ex.is_https() { b"on" } else { b"" }))),
+    ("hostname", Variable::Builtin(|ex, out| put(out, ex.conf.hostname.as_bytes()))),
+    ("https", Variable::Builtin(|ex, out| put(out, if ex.is_https() { b"on" } else { b"" }))),
     ("is_args", Variable::Builtin(|ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }))),
     (
         "is_request_port",
@@ -108,11 +108,11 @@ pub const VARIABLES: &[Row] = &[
         "request_length",
         Variable::Builtin(|ex, out| put_number(out, ex.request_bytes + ex.body.received())),
     ),
-    ("request_uri", Variable::OfUrl(|ex, out| put_known(out, ex.request.target()))),
-    ("scheme", Variable::OfUrl(|ex, out| put(out, ex.scheme()))),
+    ("request_uri", Variable::Builtin(|ex, out| put_known(out, ex.request.target()))),
+    ("scheme", Variable::Builtin(|ex, out| put(out, ex.scheme()))),
     (
         "server_name",
-        Variable::OfUrl(|ex, out| put(out, ex.conf.server(ex.server).name().as_bytes())),
+        Variable::Builtin(|ex, out| put(out, ex.conf.server(ex.server).name().as_bytes())),
     ),
     (
         "server_protocol",

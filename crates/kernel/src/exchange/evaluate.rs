@@ -171,14 +171,14 @@ impl Variable {
     #[inline]
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
         match self {
-            Self::Builtin(getter) | Self::OfUrl(getter) => getter(exchange, out),
+            Self::Builtin(getter) => getter(exchange, out),
             _ => self.append_other(exchange, out),
         }
     }
 
     fn append_other(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
         match self {
-            Self::Builtin(getter) | Self::OfUrl(getter) => getter(exchange, out),
+            Self::Builtin(getter) => getter(exchange, out),
             Self::OfTexts(getter) => {
                 if !begin(exchange, *getter as usize, None) {
                     return false;

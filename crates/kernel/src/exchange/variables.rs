@@ -15,8 +15,6 @@ pub type Row = (&'static str, Variable);
 pub enum Variable {
     /// One the server computes.
     Builtin(Getter),
-    /// As [`Variable::Builtin`], of what the URL of a request says and nothing else about it: all its clients get the same.
-    OfUrl(Getter),
     /// `$args`, which `set` may change.
     Args,
     /// `$limit_rate`, which `set` may change.

@@ -5,7 +5,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use std::cell::Cell;
 use std::fmt;
 use yorozu_cache::PurgeMode;
-use yorozu_gateway::cache::alias::Scope;
+use yorozu_gateway::cache::url::Scope;
 use yorozu_http::uri::split_authority;
 
 /// Most purges of one request.

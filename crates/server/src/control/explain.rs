@@ -306,10 +306,10 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
     if !head.vary.is_empty() {
         row(out, "varies by", &String::from_utf8_lossy(&head.vary));
     }
-    let (aliases, tags): (Vec<_>, Vec<_>) =
-        head.tags.iter().partition(|tag| Key::of_alias(tag).is_some());
-    for alias in aliases.into_iter().filter_map(Key::of_alias) {
-        row(out, "purged as", &show_key(alias.as_bytes()));
+    let (urls, tags): (Vec<_>, Vec<_>) =
+        head.tags.iter().partition(|tag| Key::of_tag(tag).is_some());
+    for url in urls.into_iter().filter_map(Key::of_tag) {
+        row(out, "purged as", &show_key(url.as_bytes()));
     }
     if !tags.is_empty() {
         let tag = |tag: &Bytes| {

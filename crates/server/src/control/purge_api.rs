@@ -12,6 +12,7 @@
 
 use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
+use crate::handlers;
 use crate::live::figures;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -19,16 +20,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
-use yorozu_gateway::cache::alias::{self, Scope};
 use yorozu_gateway::cache::purge::{self, InZones};
+use yorozu_gateway::cache::url::Scope;
 use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::nodes::Told;
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::servers::ServerId;
-use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::{LocationConf, WorkerConf};
 use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::{Exchange, Role};
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error;
 
@@ -312,18 +313,20 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
         if number % URLS_AT_ONCE == URLS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        let (mut purges, mut is_cached) = (InZones::default(), false);
+        let mut is_cached = false;
         for url in with_schemes(conf, url) {
-            match add_url(conf, &url, batch.scope, &mut purges) {
-                Ok(found) => is_cached |= found,
+            match of_url(conf, &url, batch.scope) {
+                Ok((in_zones, leads_to_cache)) => {
+                    is_cached |= leads_to_cache;
+                    for (zone, purges) in in_zones {
+                        wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
+                    }
+                }
                 Err(problem) => refused = refused.or(Some(problem)),
             }
         }
         if url.ends_with('*') && !is_cached {
             wanted.uncached.push(number);
-        }
-        for (zone, purges) in purges {
-            wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
         }
     }
     refused
@@ -358,27 +361,17 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
     served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
 }
 
-/// Adds what is to be purged for a URL: what the location that it leads to keeps under it, and what any other may. Whether it
-/// leads to a cache.
-fn add_url(
-    conf: &Rc<WorkerConf>,
-    url: &str,
-    scope: Scope,
-    purges: &mut InZones,
-) -> Result<bool, String> {
-    let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
+/// What is to be purged for a URL, and whether that leads to a cache.
+fn of_url(conf: &Rc<WorkerConf>, url: &str, scope: Scope) -> Result<(InZones, bool), String> {
+    // Many sites refuse requests without it.
+    const AGENT: &str = "User-Agent: Mozilla/5.0 (compatible; yorozu)\r\n";
+    let mut asked = explain::asked(conf, explain::head(url, "GET", AGENT)?.as_bytes())?;
     find_config::begin(&mut asked)?;
-    let ends = url.ends_with('*');
-    for (zone, key) in alias::elsewhere(&asked, scope) {
-        purges.add(&zone, purge::of_key(&key, ends));
-    }
-    let Some(mut asked) = alias::plain(&asked) else { return Ok(false) };
-    let location = conf.location(asked.location);
-    let Some(gateway) = settings::of(location) else { return Ok(false) };
-    let keys = alias::of_plain(&mut asked, gateway);
-    let zones = key::zones(&mut asked, gateway).unwrap_or_default();
-    for zone in &zones {
-        keys.iter().for_each(|key| purges.add(zone, purge::of_key(key, ends)));
-    }
-    Ok(!zones.is_empty())
+    asked.role = Role::Question { supposes_scripts: false };
+    // As far as it comes without waiting for anything: where rules refuse it, its location says which keys it has.
+    handlers::start(&mut asked);
+    let cache = settings::of(conf.location(asked.location));
+    let is_cached = cache
+        .is_some_and(|cache| key::zones(&mut asked, cache).is_ok_and(|zones| !zones.is_empty()));
+    Ok((purge::of_keys(scope.keys(&mut asked, cache), url.ends_with('*')), is_cached))
 }

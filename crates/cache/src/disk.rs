@@ -18,7 +18,7 @@ use crate::entry::{Entry, EntryHead};
 use crate::entry_file::{self, Content, Opened};
 use crate::figures::Evicted;
 use crate::files::{self, failed};
-use crate::folder::{Names, PendingRemoval};
+use crate::folder::Names;
 use crate::index::{Digest, Index, Known};
 use crate::levels::{Levels, parse_digest};
 use crate::pace::{Pace, Steps};
@@ -303,38 +303,49 @@ impl Tiers {
         self.are_names_above().then_some(Evicted::Names)
     }
 
-    /// Removes a file whose removal is pending, unless another file has its name now; `false` if
-    /// it cannot be removed.
-    pub(crate) fn remove_one_pending(&self, names: &mut Names, pending: PendingRemoval) -> bool {
-        let path = self.path_of(&pending.digest);
-        if self.index.holds(&pending.digest) {
-            names.spared(&pending);
-            return true;
+    /// Removes a file whose removal is pending, unless another file has its name now; `false` if it cannot be removed.
+    fn remove_pending(&self, names: &mut Names, digest: &Digest) -> bool {
+        let removed = match self.index.holds(digest) || !names.pending.contains_key(digest) {
+            true => Ok(()),
+            false => self.unlink(names, &self.path_of(digest)),
+        };
+        let is_gone = removed.is_ok();
+        match removed {
+            Ok(()) => names.is_settled(digest),
+            Err(problem) => names.is_stuck(digest, problem),
         }
-        let removed = self.unlink(names, &path);
-        names.removed(&pending, removed)
+        is_gone
     }
 
-    /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be
-    /// removed.
+    /// Removes one file of a purged page, if there is one that may be removed and none was `refused`; `false` if it
+    /// cannot be.
     fn remove_next_pending(&self, refused: usize) -> Option<bool> {
         let mut names = self.folder.names();
         if refused > 0 || !names.are_of(self.zone) {
             return None;
         }
-        let pending = names.pending.pop_front()?;
-        Some(self.remove_one_pending(&mut names, pending))
+        let digest = *names.pending.keys().find(|digest| !names.stuck.contains(*digest))?;
+        Some(self.remove_pending(&mut names, &digest))
     }
 
-    /// Removes the files of purged pages at the manager's pace, while it `is_wanted`: each is tried once.
-    pub(crate) fn sweep(&self, is_wanted: &dyn Fn() -> bool) {
-        let mut steps = Steps::new(self.options.manager, is_wanted);
-        let mut left = self.folder.names().pending.len();
-        while left > 0 && self.remove_next_pending(0).is_some() && steps.next() {
-            left -= 1;
+    /// Removes the files of purged pages at the manager's pace, while it `is_wanted`: each is tried once. Whether all are
+    /// gone.
+    pub(crate) fn sweep(&self, pace: Pace, is_wanted: &dyn Fn() -> bool) -> bool {
+        let mut steps = Steps::new(pace, is_wanted);
+        let digests: Vec<Digest> = self.folder.names().pending.keys().copied().collect();
+        let mut are_gone = true;
+        for digest in digests {
+            let mut names = self.folder.names();
+            if !names.are_of(self.zone) {
+                return false;
+            }
+            are_gone &= self.remove_pending(&mut names, &digest);
+            drop(names);
+            if !steps.next() {
+                return false;
+            }
         }
-        // A purge of all may have made it long.
-        self.folder.names().pending.shrink_to_fit();
+        are_gone
     }
 
     /// Removes a file known only by name; its head names the key. `false` if it is not

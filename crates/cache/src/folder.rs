@@ -22,7 +22,7 @@ use crate::tiers::Tiers;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,6 @@ const LOCK_NAME: &str = "yorozu.lock";
 
 /// The folders of this process, by their real paths.
 static OPEN: sync::Mutex<BTreeMap<PathBuf, Weak<Folder>>> = sync::Mutex::new(BTreeMap::new());
-
-/// A file that holds no page any more and is to be removed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingRemoval {
-    pub(crate) digest: Digest,
-    pub(crate) bytes: u64,
-}
 
 /// Folders in which names were lost since they were last brought to the disk: a power failure may bring them
 /// back.
@@ -61,10 +54,6 @@ impl Unsynced {
         if self.folders.len() > FEW {
             *self = Self { folders: HashSet::new(), is_many: true };
         }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.folders.is_empty() && !self.is_many
     }
 
     /// Brings them to the disk. Blocks for long.
@@ -93,9 +82,9 @@ impl Unsynced {
 pub(crate) struct Names {
     /// The zone whose they are.
     owner: u64,
-    /// Files whose removal is pending, and their bytes.
-    pub(crate) pending: VecDeque<PendingRemoval>,
-    pub(crate) pending_bytes: u64,
+    /// Files that hold no page any more and are to be removed, with their bytes.
+    pub(crate) pending: BTreeMap<Digest, u64>,
+    pending_bytes: u64,
     /// Files that could not be removed, of which the log has a line.
     pub(crate) stuck: HashSet<Digest>,
     /// The first of those that are not reported yet, and how many more there are.
@@ -108,7 +97,7 @@ impl Names {
     pub(crate) fn are_of(&mut self, zone: u64) -> bool {
         if zone > self.owner {
             // What the older one had not removed yet is found by the newer one's scan.
-            (self.owner, self.pending, self.pending_bytes) = (zone, VecDeque::new(), 0);
+            (self.owner, self.pending, self.pending_bytes) = (zone, BTreeMap::new(), 0);
         }
         zone == self.owner
     }
@@ -119,9 +108,9 @@ impl Names {
     }
 
     /// The file is removed by the manager.
-    pub(crate) fn remove_later(&mut self, pending: PendingRemoval) {
-        self.pending_bytes += pending.bytes;
-        self.pending.push_back(pending);
+    pub(crate) fn remove_later(&mut self, digest: Digest, bytes: u64) {
+        self.pending_bytes += bytes;
+        self.pending_bytes -= self.pending.insert(digest, bytes).unwrap_or(0);
     }
 
     /// Files that are to be removed, and their bytes.
@@ -129,41 +118,16 @@ impl Names {
         (self.pending.len(), self.pending_bytes)
     }
 
-    /// Takes a file out of those that are removed later; `None` if it is none of them any more.
-    pub(crate) fn take_pending(&mut self, digest: &Digest) -> Option<PendingRemoval> {
-        // It was put there just now.
-        let place = self.pending.iter().rposition(|pending| pending.digest == *digest)?;
-        self.pending.remove(place)
-    }
-
-    /// The name of one that was taken out is another file's now.
-    pub(crate) fn spared(&mut self, pending: &PendingRemoval) {
-        self.pending_bytes -= pending.bytes;
-        self.stuck.remove(&pending.digest);
-    }
-
-    /// One that was taken out is gone, or comes behind the others again.
-    pub(crate) fn removed(
-        &mut self,
-        pending: &PendingRemoval,
-        removed: Result<(), StoreError>,
-    ) -> bool {
-        match removed {
-            Ok(()) => self.spared(pending),
-            Err(problem) => {
-                self.pending.push_back(*pending);
-                self.is_stuck(&pending.digest, problem);
-                return false;
-            }
-        }
-        true
+    /// A file that was to be removed is gone, or its name is another one's now.
+    pub(crate) fn is_settled(&mut self, digest: &Digest) {
+        self.pending_bytes -= self.pending.remove(digest).unwrap_or(0);
+        self.stuck.remove(digest);
     }
 
     /// The files whose removal is pending, if none of them can be removed.
     pub(crate) fn all_stuck(&self) -> Option<Vec<Digest>> {
-        let is_stuck = |pending: &PendingRemoval| self.stuck.contains(&pending.digest);
-        let digests = || self.pending.iter().map(|pending| pending.digest).collect();
-        self.pending.iter().all(is_stuck).then(digests)
+        let is_stuck = |digest: &Digest| self.stuck.contains(digest);
+        self.pending.keys().all(is_stuck).then(|| self.pending.keys().copied().collect())
     }
 
     /// A file cannot be removed: that is said once.

@@ -6,9 +6,9 @@
 //! purge EPOCH NUMBER page|prefix|tag|all:BYTES CRC      it purged; bytes in hexadecimal
 //! file EPOCH NUMBER DIGEST CRC                          a purged file that could not be removed
 //! ```
-//! Epochs stand in the order of the openings. A line that is torn or not known is passed over. The file is
-//! appended to, one write and one `fdatasync` for a batch, and is written again, or removed, when purges are
-//! forgotten.
+//! Epochs stand in the order of the openings. A line that is torn is passed over; a purge of a kind that is not known, of a
+//! later version of this program, counts as one of everything. The file is appended to, one write and one `fdatasync` for all
+//! purges that wait, and is written again, or removed, when purges are forgotten.
 //!
 //! # Invariants
 //! - What is not in the file any more is not needed: the epoch of an entry that is not listed is older than
@@ -19,13 +19,14 @@ use crate::files::{self, failed};
 use crate::index::Digest;
 use crate::levels::parse_digest;
 use crate::purge_list::{Left, Moment, Purge};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Key, StoreError};
 use base16ct::lower;
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// Its name.
 const NAME: &str = "yorozu.purges";
@@ -94,7 +95,7 @@ fn read_line(line: &str, left: &mut Left) -> Option<()> {
     match kind {
         "purge" => {
             let moment = moment()?;
-            left.purges.push((Purge::of_word(words.next()?)?, moment));
+            left.purges.push((Purge::of_word(words.next()?).unwrap_or(Purge::All), moment));
         }
         "file" => {
             let moment = moment()?;
@@ -115,13 +116,29 @@ fn lines(bytes: &[u8]) -> Left {
     left
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// Whether the file may hold a line.
     is_there: bool,
     /// Whether its name outlasts a power failure.
     is_named: bool,
     has_epoch: bool,
+    /// Lines that the next write takes.
+    waiting: String,
+    /// That write: whether it succeeded.
+    next: Arc<AtomicBool>,
+    /// Whether the one before it is under way.
+    is_writing: bool,
+}
+
+/// A write to the journal, until it ends, however it does.
+struct Writing<'a>(&'a Journal);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.state().is_writing = false;
+        self.0.written.notify_all();
+    }
 }
 
 /// The journal of a folder.
@@ -129,6 +146,7 @@ struct State {
 pub(crate) struct Journal {
     folder: PathBuf,
     state: Mutex<State>,
+    written: Condvar,
 }
 
 impl Journal {
@@ -144,8 +162,8 @@ impl Journal {
 
     /// A journal whose file is not looked for.
     pub(crate) fn without_file(folder: &Path) -> Self {
-        let state = Mutex::new(State { is_there: false, is_named: false, has_epoch: false });
-        Self { folder: folder.to_owned(), state }
+        let state = Mutex::new(State::default());
+        Self { folder: folder.to_owned(), state, written: Condvar::new() }
     }
 
     /// What it holds, also of another process that had the folder until now; `epoch`: the own one.
@@ -154,15 +172,15 @@ impl Journal {
     /// It is there and cannot be read.
     pub(crate) fn read(&self, epoch: u64) -> Result<Left, StoreError> {
         let path = self.folder.join(NAME);
-        let mut state = self.state();
+        let mut state = self.at_rest();
         let bytes = match files::read_all(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             read => Some(read.map_err(failed("read()", &path))?),
         };
         let left = bytes.as_deref().map(lines).unwrap_or_default();
-        let has_epoch = left.epochs.contains(&epoch);
         // The process that made it may have ended before its name was durable.
-        *state = State { is_there: bytes.is_some(), is_named: false, has_epoch };
+        (state.is_there, state.is_named) = (bytes.is_some(), false);
+        state.has_epoch = left.epochs.contains(&epoch);
         Ok(left)
     }
 
@@ -171,30 +189,68 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has purges outlast the process, and a power failure: they are on the disk when this returns.
+    /// The state while nothing is being written, and with nothing written as long as it is held.
+    fn at_rest(&self) -> MutexGuard<'_, State> {
+        self.rest(self.state())
+    }
+
+    fn rest<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.is_writing {
+            state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Has purges outlast the process, and a power failure: they are on the disk when this returns. Those that come while
+    /// one write is under way are in the next one together.
     ///
     /// # Errors
     /// They may not be: a full disk and the like.
     pub(crate) fn append(&self, purges: &[Purge], at: Moment) -> Result<(), StoreError> {
         let mut state = self.state();
-        let epoch = if state.has_epoch { String::new() } else { epoch_line(at.epoch) };
-        let lines: String = purges.iter().map(|purge| purge_line(purge, at)).collect();
-        let path = self.folder.join(NAME);
-        state.is_there = true;
-        let text = format!("\n{epoch}{lines}");
-        files::append(&path, text.as_bytes(), true).map_err(failed("write()", &path))?;
-        if !state.is_named {
-            files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))?;
+        state.waiting.extend(purges.iter().map(|purge| purge_line(purge, at)));
+        let own = Arc::clone(&state.next);
+        let mut state = self.rest(state);
+        if !Arc::ptr_eq(&own, &state.next) {
+            // Another purge has taken its lines along.
+            drop(state);
+            return match own.load(Ordering::Acquire) {
+                true => Ok(()),
+                false => self.append(purges, at),
+            };
         }
+        let epoch = if state.has_epoch { String::new() } else { epoch_line(at.epoch) };
+        let text = format!("\n{epoch}{}", std::mem::take(&mut state.waiting));
+        let is_named = state.is_named;
+        state.next = Arc::default();
+        (state.is_there, state.is_writing) = (true, true);
+        drop(state);
+        let _writing = Writing(self);
+        self.write(&text, is_named)?;
+        own.store(true, Ordering::Release);
+        let mut state = self.state();
         (state.is_named, state.has_epoch) = (true, true);
         Ok(())
+    }
+
+    fn write(&self, text: &str, is_named: bool) -> Result<(), StoreError> {
+        let path = self.folder.join(NAME);
+        files::append(&path, text.as_bytes(), true).map_err(failed("write()", &path))?;
+        match is_named {
+            true => Ok(()),
+            false => files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder)),
+        }
     }
 
     /// Before the first file of this process: the purges of earlier ones do not apply to it. Should that not
     /// be possible, its files count as older than those purges after the next start.
     pub(crate) fn tell_epoch(&self, epoch: u64) {
-        let mut state = self.state();
-        if state.is_there && !state.has_epoch {
+        let is_due = |state: &State| state.is_there && !state.has_epoch;
+        if !is_due(&self.state()) {
+            return;
+        }
+        let mut state = self.at_rest();
+        if is_due(&state) {
             let text = format!("\n{}", epoch_line(epoch));
             let path = self.folder.join(NAME);
             state.has_epoch = files::append(&path, text.as_bytes(), false).is_ok();
@@ -203,8 +259,8 @@ impl Journal {
 
     /// The folder is another one: what it holds was appended since, if there is anything.
     pub(crate) fn is_another(&self) {
-        let mut state = self.state();
-        *state = State { is_there: state.is_there, is_named: false, has_epoch: false };
+        let mut state = self.at_rest();
+        (state.is_named, state.has_epoch) = (false, false);
     }
 
     /// Whether there is anything in it.
@@ -218,11 +274,11 @@ impl Journal {
     /// # Errors
     /// The old file stays, which has more.
     pub(crate) fn replace(&self, left: impl FnOnce() -> Option<Left>) -> Result<(), StoreError> {
-        let mut state = self.state();
+        let mut state = self.at_rest();
         let (path, new) = (self.folder.join(NAME), self.folder.join(NEW_NAME));
         let Some(left) = left() else {
             files::remove_if_there(&path)?;
-            *state = State { is_there: false, is_named: false, has_epoch: false };
+            (state.is_there, state.is_named, state.has_epoch) = (false, false, false);
             return Ok(());
         };
         let mut text: String = left.epochs.iter().map(|epoch| epoch_line(*epoch)).collect();
@@ -278,6 +334,53 @@ mod tests {
         assert_eq!(append(9), (false, true));
         assert_eq!(append(3), (false, true), "it is");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn purges_that_wait_for_a_write_are_in_the_next_one_together() {
+        let folder = std::env::temp_dir().join(format!("yorozu-together.{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let journal = Journal::without_file(&folder);
+        let purge = |number: u64| {
+            let page = Purge::Page(Key::new(number.to_string().into()));
+            journal.append(&[page], Moment { epoch: 1, number })
+        };
+        let waits = |count: usize| {
+            while journal.state().waiting.matches('\n').count() < count {
+                std::thread::yield_now();
+            }
+        };
+        for is_broken in [false, true] {
+            // As long as this is held a write is under way.
+            journal.state().is_writing = true;
+            let writing = Writing(&journal);
+            std::thread::scope(|scope| {
+                let purges: Vec<_> =
+                    (0..8).map(|number| scope.spawn(move || purge(number))).collect();
+                waits(8);
+                if is_broken {
+                    std::fs::remove_dir_all(&folder).unwrap();
+                }
+                drop(writing);
+                for one in purges {
+                    assert_eq!(one.join().unwrap().is_err(), is_broken);
+                }
+            });
+            if !is_broken {
+                let text = std::fs::read_to_string(folder.join(NAME)).unwrap();
+                // Each write begins with an empty line.
+                assert_eq!((text.matches("\n\n").count(), &text[..1]), (0, "\n"));
+                assert_eq!(lines(text.as_bytes()).purges.len(), 8);
+            }
+        }
+        assert_eq!(journal.state().waiting, "");
+    }
+
+    #[test]
+    fn a_purge_of_a_later_version_s_kind_is_one_of_everything() {
+        let line = summed("purge 0000000000000001 7 later:00");
+        let at = Moment { epoch: 1, number: 7 };
+        assert_eq!(lines(line.as_bytes()).purges, [(Purge::All, at)]);
     }
 
     #[test]

@@ -21,6 +21,12 @@ pub struct Pace {
     pub threshold: Duration,
 }
 
+impl Pace {
+    /// Without a pause.
+    pub(crate) const AT_ONCE: Self =
+        Self { files: usize::MAX, sleep: Duration::ZERO, threshold: Duration::MAX };
+}
+
 impl Default for Pace {
     fn default() -> Self {
         Self { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) }

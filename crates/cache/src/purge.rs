@@ -8,12 +8,13 @@
 //! | the catalog is searched | the keys that the purge matches |
 //! | fills are cancelled, entries leave memory or become stale | requests from here on |
 //! | files leave the index, their removal is pending | the same |
-//! | the journal is written, or the files are removed | the next process |
+//! | the journal is written | the next process |
 //!
-//! The manager removes the other files (`Tiers::sweep`) and then forgets the purge (`Zone::evict`).
+//! The manager removes the files (`Tiers::sweep`) and then forgets the purge (`Zone::evict`). Only where the journal cannot
+//! be written (a full disk) a purge removes its files itself.
 
 use crate::entry::EntryHead;
-use crate::folder::PendingRemoval;
+use crate::pace::Pace;
 use crate::purge_list::{Making, Moment, Purge, PurgeMode};
 use crate::tiers::Tiers;
 use crate::zone::Zone;
@@ -21,9 +22,6 @@ use crate::{Key, StoreError};
 use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
-
-/// Files that a purge removes before it answers; chosen: a millisecond's work.
-const REMOVED_AT_ONCE: usize = 32;
 
 impl Zone {
     /// Purges: what began before is not served when this has returned, also after a crash or a power
@@ -53,8 +51,7 @@ impl Zone {
         // First of all: it applies to what is stored from here on.
         let at = folder.purge_list.note(purges, mode, spared);
         let mut counts = vec![0; purges.len()];
-        let mut is_known = false;
-        let (mut pending, mut counted) = (Vec::new(), HashSet::new());
+        let (mut owner, mut counted) = (None, HashSet::new());
         for tiers in folder.tiers() {
             tiers.setbacks.forget_all();
             let in_zone = tiers.purge_memory(purges, mode, at);
@@ -62,29 +59,22 @@ impl Zone {
             let is_own = Arc::ptr_eq(&tiers, &self.tiers);
             // With its file a page that answers once more would come back after a restart.
             let on_disk = tiers.take_purged(&keys, at, is_own);
-            let had_file = |at: usize| on_disk.as_ref().is_some_and(|found| found.had_file[at]);
+            let had_file = |at: usize| on_disk.as_ref().is_some_and(|had_file| had_file[at]);
             for (number, (place, key)) in in_zone.keys.into_iter().enumerate() {
                 let was_stored = in_zone.in_memory[number] || had_file(number);
                 counts[place] += usize::from(was_stored && counted.insert(key));
             }
-            if let Some(found) = on_disk {
-                is_known = !found.may_others_be;
-                pending.push((tiers, found.pending));
+            if on_disk.is_some() {
+                owner = Some(tiers);
             }
         }
-        let files: usize = pending.iter().map(|(_, files)| files.len()).sum();
-        let is_noted = match files == 0 && is_known {
-            true => Ok(()),
-            false => folder.journal.append(purges, at),
-        };
         self.tiers.figures.purge(purges, counts.iter().sum());
-        // Many files are removed later, by the manager; should it not come to that, the journal tells.
-        if is_noted.is_err() || files <= REMOVED_AT_ONCE {
-            let mut are_removed = is_known;
-            for (tiers, files) in &pending {
-                are_removed &= tiers.remove_purged(files);
-            }
-            if let (Err(why), false) = (is_noted, are_removed && self.sync_names().is_ok()) {
+        if let Err(why) = folder.journal.append(purges, at) {
+            let are_gone = owner.is_some_and(|tiers| {
+                // Also those of earlier purges: they may be in no journal either.
+                tiers.is_scanned() && tiers.sweep(Pace::AT_ONCE, &|| true)
+            });
+            if !are_gone || self.sync_names().is_err() {
                 return Err(StoreError::Purge { why: Box::new(why) });
             }
         }
@@ -116,15 +106,6 @@ pub(crate) struct Found {
     keys: Vec<(usize, Key)>,
     /// Those of them that were in memory.
     in_memory: Vec<bool>,
-}
-
-/// The files of a purge's pages.
-struct PurgedFiles {
-    /// Whether each key had a file.
-    had_file: Vec<bool>,
-    pending: Vec<PendingRemoval>,
-    /// Whether unknown files may exist, or come back.
-    may_others_be: bool,
 }
 
 impl Tiers {
@@ -178,46 +159,30 @@ impl Tiers {
         true
     }
 
-    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at
-    /// `at`, and what is to be removed; `None` if the zone has no say in the folder.
-    fn take_purged(&self, keys: &[Key], at: Moment, may_take: bool) -> Option<PurgedFiles> {
+    /// Takes the files of purged pages out of the accounts, to be removed: which of the keys had one of before the purge
+    /// at `at`; `None` if the zone has no say in the folder.
+    fn take_purged(&self, keys: &[Key], at: Moment, may_take: bool) -> Option<Vec<bool>> {
         let mut names = self.folder.names();
         if !(names.is_owner(self.zone) || (may_take && names.are_of(self.zone))) {
             return None;
         }
         let number = self.purge_list().own_number(at);
         let is_scanned = self.is_scanned();
-        let (mut had_file, mut pending) = (Vec::with_capacity(keys.len()), Vec::new());
-        for key in keys {
+        let mut take = |key: &Key| {
             let digest = key.digest();
+            let is_unknown =
+                !is_scanned && !self.index.holds(&digest) && !names.pending.contains_key(&digest);
             let unknown = || {
-                let is_unknown = !is_scanned && !self.index.holds(&digest);
                 let metadata = is_unknown.then(|| fs::metadata(self.path_of(&digest)).ok())?;
                 metadata.map(|metadata| metadata.len())
             };
             let bytes = self.index.forget_older(&digest, number).or_else(unknown);
-            had_file.push(bytes.is_some());
-            pending.extend(bytes.map(|bytes| PendingRemoval { digest, bytes }));
+            if let Some(bytes) = bytes {
+                names.remove_later(digest, bytes);
+            }
             self.forget_unused(key);
-        }
-        // Those of an earlier purge may be in no journal: it could not be written.
-        let may_others_be = !is_scanned || !names.unsynced.is_empty() || !names.pending.is_empty();
-        pending.iter().for_each(|pending| names.remove_later(*pending));
-        Some(PurgedFiles { had_file, pending, may_others_be })
-    }
-
-    /// Removes files that were just purged; `false` if any cannot be removed.
-    fn remove_purged(&self, files: &[PendingRemoval]) -> bool {
-        let mut all = true;
-        for pending in files {
-            let mut names = self.folder.names();
-            if !names.is_owner(self.zone) {
-                return false;
-            }
-            if let Some(pending) = names.take_pending(&pending.digest) {
-                all &= self.remove_one_pending(&mut names, pending);
-            }
-        }
-        all
+            bytes.is_some()
+        };
+        Some(keys.iter().map(&mut take).collect())
     }
 }

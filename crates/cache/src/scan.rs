@@ -3,7 +3,7 @@
 use crate::Key;
 use crate::entry_file::{Head, Opened};
 use crate::files;
-use crate::folder::{PendingRemoval, is_foreign_temporary};
+use crate::folder::is_foreign_temporary;
 use crate::index::Digest;
 use crate::levels::parse_digest;
 use crate::pace::Steps;
@@ -86,7 +86,6 @@ impl Tiers {
         if self.index.holds(&digest) || !names.are_of(self.zone) {
             return true;
         }
-        let pending = PendingRemoval { digest, bytes };
         let head = match found {
             Ok((opened, head)) if opened.is_at(path) => head,
             // It was removed, or replaced by one that is known.
@@ -95,14 +94,14 @@ impl Tiers {
             Err(error) if is_passing(&error) => return false,
             Err(_) => {
                 // It may become readable, when the purges that apply to it are forgotten.
-                names.remove_later(pending);
+                names.remove_later(digest, bytes);
                 return true;
             }
         };
         let head = match head {
             Head::Whole(head) => *head,
             Head::Outdated => {
-                names.remove_later(pending);
+                names.remove_later(digest, bytes);
                 return true;
             }
             Head::Damaged => {
@@ -121,7 +120,7 @@ impl Tiers {
             self.index.remember(digest, bytes, self.purge_list().own_number(head.began), now);
         } else {
             // Purged before anything had read it.
-            names.remove_later(pending);
+            names.remove_later(digest, bytes);
         }
         true
     }

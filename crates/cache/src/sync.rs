@@ -5,14 +5,14 @@
 //! alone, in which no other is taken, so that such a call is one step in either case.
 
 #[cfg(not(feature = "model"))]
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool};
 #[cfg(not(feature = "model"))]
 pub(crate) use tokio::sync::Notify;
 
 #[cfg(feature = "model")]
 pub(crate) use model::Notify;
 #[cfg(feature = "model")]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool};
 
 #[cfg(feature = "model")]
 mod model {

@@ -436,7 +436,7 @@ impl Zone {
         if !tiers.folder.names().are_of(tiers.zone) {
             return kept;
         }
-        tiers.sweep(is_wanted);
+        tiers.sweep(self.options.disk.manager, is_wanted);
         kept.problems.extend(self.forget_purges().err());
         // Uses in memory are not written through; carry them over before judging the files.
         for (key, entry) in tiers.all_in_memory() {
@@ -912,6 +912,8 @@ mod tests {
         assert_eq!(folder.bodies(), ["new"]);
         purge(&zone, page("a"), PurgeMode::Hard);
         zone.rewrite(&key("a"), &new, 0).unwrap();
+        zone.scan(0, &|| true);
+        zone.evict(0, &|| true);
         assert_eq!(folder.files().len(), 0);
     }
 
@@ -1065,6 +1067,7 @@ mod tests {
         assert_eq!(purge(&new, page("a"), PurgeMode::Hard), 1);
         assert!(old.peek(&key("a")).is_none() && load(&old, "a").is_none());
         assert_eq!(purge(&old, page("b"), PurgeMode::Hard), 1);
+        new.evict(0, &|| true);
         assert_eq!((new.usage().disk_files, folder.files().len()), (1, 1));
         purge(&new, page("c"), PurgeMode::Hard);
         assert!(!old.insert(&key("c"), &late, &making));

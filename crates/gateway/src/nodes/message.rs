@@ -41,7 +41,8 @@ impl Purged {
     }
 }
 
-/// What lines say, neighbours of one zone and mode together; what is not understood is left out.
+/// What lines say, those of one zone and mode together. A purge of a kind that is not known, of a node with a later version
+/// of this program, counts as one of everything; any other line that is not known is left out.
 pub(super) fn purged(lines: &str) -> Vec<Purged> {
     let mut found: Vec<(String, PurgeMode, Vec<Purge>)> = Vec::new();
     for line in lines.lines() {
@@ -51,8 +52,8 @@ pub(super) fn purged(lines: &str) -> Vec<Purged> {
             Some("soft") => PurgeMode::Soft,
             _ => continue,
         };
-        let Some(purge) = words.next().and_then(Purge::of_word) else { continue };
-        let Some(zone) = words.next() else { continue };
+        let (Some(purge), Some(zone)) = (words.next(), words.next()) else { continue };
+        let purge = Purge::of_word(purge).unwrap_or(Purge::All);
         match found.iter_mut().find(|(other, same, _)| other == zone && *same == mode) {
             Some((.., purges)) => purges.push(purge),
             None => found.push((zone.to_owned(), mode, vec![purge])),
@@ -235,6 +236,12 @@ mod tests {
         let lines = [one.to_lines(), "later kind of line\n".to_owned(), other.to_lines()].concat();
         assert_eq!(purged(&lines), [one, other]);
         assert_eq!(purged(WAIT), []);
+        let all = Purged {
+            zone: "my zone".to_owned(),
+            mode: PurgeMode::Soft,
+            purges: [Purge::All].into(),
+        };
+        assert_eq!(purged("soft later:00 my zone\n"), [all]);
     }
 
     #[test]

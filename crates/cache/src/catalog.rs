@@ -1,6 +1,7 @@
 //! What is stored under which key and with which tags and URLs: so that a purge costs what it matches. Kept for memory
 //! and disk; filled again from the files after a start.
 
+use crate::key::SEPARATOR;
 use crate::{Key, VariantId};
 use bytes::Bytes;
 use slab::Slab;
@@ -8,7 +9,7 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The place of a tag in [`Lists::tags`].
@@ -16,12 +17,15 @@ type TagId = u32;
 
 const TAG_ID_BYTES: usize = size_of::<TagId>();
 const RANGE_BYTES: usize = 2 * size_of::<u32>();
-/// What a key takes beside its text, a tag beside its own, a key's having a tag, and its having a URL: measured as resident
-/// memory of some hundred thousand, with the room that tables leave free and take while they grow.
+/// What a key takes beside its text, a tag beside its own, a key's having a tag, its having a URL, and one that it ends with:
+/// measured as resident memory of some hundred thousand, with the room that tables leave free and take while they grow.
 const NAME_BYTES: usize = 96;
 const TAG_BYTES: usize = 400;
 const LINK_BYTES: usize = 48;
 const URL_BYTES: usize = 60;
+const LED_URL_BYTES: usize = 16;
+/// What may stand before the URLs of keys: as many texts are looked up one by one. Chosen: scheme and method of some servers.
+const LEADS_MAX: usize = 64;
 /// Tables that are not worth being made smaller.
 const SMALL_TABLE: usize = 1024;
 
@@ -80,7 +84,9 @@ impl Name {
     fn bytes(&self) -> usize {
         let (rest, [_, urls, tags]) = self.counts();
         let texts = rest.len() - urls * RANGE_BYTES - tags * TAG_ID_BYTES;
-        texts + NAME_BYTES + urls * URL_BYTES + tags * LINK_BYTES
+        let led = (0..self.url_count()).filter(|at| self.lead(*at).is_some()).count();
+        let urls = led * LED_URL_BYTES + (urls - led) * URL_BYTES;
+        texts + NAME_BYTES + urls + tags * LINK_BYTES
     }
 
     fn tags(&self) -> impl Iterator<Item = TagId> + '_ {
@@ -95,13 +101,27 @@ impl Name {
         u16::try_from(urls).unwrap_or(u16::MAX)
     }
 
-    fn url(&self, at: u16) -> &[u8] {
+    fn range(&self, at: u16) -> Range<usize> {
         let (rest, [_, urls, tags]) = self.counts();
         let ranges = rest.len() - tags * TAG_ID_BYTES - urls * RANGE_BYTES;
         let range = rest[ranges + usize::from(at) * RANGE_BYTES..].first_chunk::<RANGE_BYTES>();
         let [a, b, c, d, e, f, g, h] = range.copied().unwrap_or_default();
         let place = |bytes| u32::from_le_bytes(bytes) as usize;
-        rest.get(place([a, b, c, d])..place([e, f, g, h])).unwrap_or_default()
+        place([a, b, c, d])..place([e, f, g, h])
+    }
+
+    fn url(&self, at: u16) -> &[u8] {
+        self.0.get(self.range(at)).unwrap_or_default()
+    }
+
+    /// What stands in the key before a URL that the text of `*_cache_key` ends with.
+    fn lead(&self, at: u16) -> Option<&[u8]> {
+        let (key, range) = (self.key(), self.range(at));
+        let is_end = match key.get(range.end) {
+            Some(byte) => *byte == SEPARATOR && !key[range.clone()].contains(&SEPARATOR),
+            None => range.end == key.len(),
+        };
+        is_end.then(|| &key[..range.start])
     }
 }
 
@@ -183,7 +203,9 @@ struct Lists {
     names: BTreeSet<Name>,
     tags: Slab<Tag>,
     tag_ids: HashMap<Arc<[u8]>, TagId>,
+    /// The URLs, but for those that keys end with: of these what stands before them, and how many such keys there are.
     urls: BTreeSet<Borne>,
+    leads: BTreeMap<Arc<[u8]>, usize>,
     /// What stands before a NUL in any tag: the hosts that tags belong to, and how many tags each has.
     hosts: BTreeMap<Bytes, usize>,
     /// What names and tags take.
@@ -221,7 +243,7 @@ impl Catalog {
         let urls: Vec<&[u8]> = borne(tags).collect();
         let ids: Vec<TagId> = given(tags).filter_map(|tag| lists.tag_id(tag)).collect();
         let name = Name::new(key.as_bytes(), &urls, &ids);
-        lists.urls.extend((0..name.url_count()).map(|at| Borne(name.clone(), at)));
+        (0..name.url_count()).for_each(|at| lists.add_url(&name, at));
         for id in name.tags() {
             if let Some(tag) = lists.tags.get_mut(id as usize) {
                 tag.names.insert(name.clone());
@@ -240,16 +262,31 @@ impl Catalog {
     /// The keys that begin with `prefix`, or bear a URL that does.
     pub(crate) fn beginning(&self, prefix: &[u8]) -> Vec<Key> {
         match Key::url(prefix) {
-            Some(url) => self.with_url(url, <[u8]>::starts_with),
+            Some(url) => self.with_url(url, |found, url| found.starts_with(url)),
             None => self.with_prefix(prefix),
         }
     }
 
-    /// The keys that bear a URL of those that begin with `url`, as long as it `fits`.
+    /// The keys that bear a URL which begins with `url` and `fits` it.
     fn with_url(&self, url: &[u8], fits: fn(&[u8], &[u8]) -> bool) -> Vec<Key> {
         let lists = self.lists();
         let borne = lists.urls.range(Borne::first(url)..);
-        borne.take_while(|borne| fits(borne.url(), url)).map(|borne| key(&borne.0)).collect()
+        let borne = borne.take_while(|borne| fits(borne.url(), url));
+        let mut found: Vec<Key> = borne.map(|borne| key(&borne.0)).collect();
+        for lead in lists.leads.keys() {
+            let text = [lead, url].concat();
+            // What may follow the URL of a key is the mark of an address or variant.
+            let fits = |name: &&Name| {
+                let key = name.key();
+                let end = key.iter().position(|byte| *byte == SEPARATOR).unwrap_or(key.len());
+                key.starts_with(&text) && fits(&key[lead.len()..end], url)
+            };
+            let names =
+                lists.names.range::<[u8], _>((Bound::Included(&text[..]), Bound::Unbounded));
+            let is_led = |name: &&Name| lists.is_led(name, lead);
+            found.extend(names.take_while(fits).filter(is_led).map(key));
+        }
+        found
     }
 
     /// The keys that begin with `prefix`.
@@ -310,6 +347,34 @@ impl Catalog {
 }
 
 impl Lists {
+    fn add_url(&mut self, name: &Name, at: u16) {
+        let has_room =
+            |lead: &&[u8]| self.leads.len() < LEADS_MAX || self.leads.contains_key(*lead);
+        match name.lead(at).filter(has_room) {
+            Some(lead) => match self.leads.get_mut(lead) {
+                Some(count) => *count += 1,
+                None => drop(self.leads.insert(lead.into(), 1)),
+            },
+            None => drop(self.urls.insert(Borne(name.clone(), at))),
+        }
+    }
+
+    fn remove_url(&mut self, name: &Name, at: u16) {
+        let is_led = !self.urls.remove(&Borne(name.clone(), at));
+        let Some(lead) = name.lead(at).filter(|_| is_led) else { return };
+        let Some(count) = self.leads.get_mut(lead) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.leads.remove(lead);
+        }
+    }
+
+    /// Whether it bears a URL behind a lead, and is not in the list of URLs by that: the lead may have come later.
+    fn is_led(&self, name: &Name, lead: &[u8]) -> bool {
+        (0..name.url_count())
+            .any(|at| name.lead(at) == Some(lead) && !self.urls.contains(&Borne(name.clone(), at)))
+    }
+
     fn is_tagged(&self, name: &Name, tags: &[Bytes]) -> bool {
         let has = name.tags().map(|id| self.tags.get(id as usize).map(|tag| &tag.text[..]));
         has.eq(given(tags).map(|tag| Some(&tag[..])))
@@ -356,9 +421,7 @@ impl Lists {
     fn remove(&mut self, key: &[u8]) {
         let Some(name) = self.names.take(key) else { return };
         self.bytes -= name.bytes();
-        for at in 0..name.url_count() {
-            self.urls.remove(&Borne(name.clone(), at));
-        }
+        (0..name.url_count()).for_each(|at| self.remove_url(&name, at));
         for id in name.tags() {
             let Some(tag) = self.tags.get_mut(id as usize) else { continue };
             tag.names.remove(key);
@@ -485,10 +548,39 @@ mod tests {
         catalog.add(&named("m/2"), &[Bytes::from_static(b"t"), url("/3").to_tag()]);
         assert_eq!(texts(catalog.beginning(url("/2").as_bytes())), ["m/22"]);
         assert_eq!(texts(catalog.of_page(&url("/3"))), ["m/2"]);
-        for key in catalog.with_prefix(b"") {
-            catalog.remove(key.as_bytes());
+        let sizes = |catalog: &Catalog| {
+            let lists = catalog.lists();
+            (lists.urls.len(), lists.leads.values().sum::<usize>(), lists.bytes)
+        };
+        let (urls, led, _) = sizes(&catalog);
+        assert_eq!((urls, led), (4, 1));
+        catalog.with_prefix(b"").iter().for_each(|key| catalog.remove(key.as_bytes()));
+        assert_eq!(sizes(&catalog), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_may_stand_before_a_url_is_counted() {
+        let catalog = Catalog::default();
+        let url = |number: usize| Key::of_url(b"a", format!("/{number}").as_bytes());
+        let key = |lead: usize, number: usize| Key::new(format!("{lead}:a/{number}").into());
+        for lead in 0..LEADS_MAX + 9 {
+            for number in [1, 11, 2] {
+                catalog.add(&key(lead, number), &[url(number).to_tag()]);
+            }
         }
-        assert_eq!((catalog.bytes(), catalog.lists().urls.len()), (0, 0));
+        let variant = key(3, 1).variant(&[7; 16]);
+        catalog.add(&variant, &[url(1).to_tag()]);
+        assert_eq!(catalog.lists().urls.len(), 9 * 3);
+        assert_eq!(catalog.of_page(&url(1)).len(), LEADS_MAX + 9 + 1);
+        assert_eq!(catalog.beginning(url(1).as_bytes()).len(), (LEADS_MAX + 9) * 2 + 1);
+        // One makes room for another: what was there before stays where it is.
+        [1, 11, 2].iter().for_each(|number| catalog.remove(key(0, *number).as_bytes()));
+        catalog.add(&key(LEADS_MAX, 3), &[url(3).to_tag()]);
+        assert_eq!(catalog.of_page(&url(1)).len(), LEADS_MAX + 9);
+        assert_eq!(catalog.of_page(&url(3)).len(), 1);
+        catalog.with_prefix(b"").iter().for_each(|key| catalog.remove(key.as_bytes()));
+        let lists = catalog.lists();
+        assert_eq!((lists.urls.len(), lists.leads.len(), lists.bytes), (0, 0, 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub type VariantId = [u8; 16];
 
 /// What parts the text of a key from what follows it. Targets and fields with NUL are refused, and what has content that
 /// brings one into its key (`$request_body`) is not stored.
-const SEPARATOR: u8 = 0;
+pub(crate) const SEPARATOR: u8 = 0;
 /// What a secondary key begins with.
 const SECONDARY: u8 = b'+';
 /// Bytes of a secondary key.

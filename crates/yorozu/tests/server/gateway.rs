@@ -303,7 +303,6 @@ fn a_post_removes_all_variants_also_where_the_first_is_gone() {
     let mut client = Client::connect(server.port);
     client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(client.answer(false).unwrap().status, 200);
-    assert!(files(&cache).is_empty());
     assert_eq!(get_in(&server, "ja"), "MISS");
 }
 

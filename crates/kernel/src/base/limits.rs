@@ -83,6 +83,8 @@ pub const SUBREQUESTS_AHEAD: u32 = 64;
 pub const SSI_KEPT_BYTES: usize = 1024 * 1024;
 /// Access-log bytes of one worker before they are written without waiting for the round's end.
 pub const LOG_BATCH_BYTES: usize = 64 * 1024;
+/// How long the end of the process waits for the disk to take the last lines of its logs; chosen.
+pub const LOG_DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Longest content of a request to the control socket or of a batch of purges, in bytes; chosen: ten thousand
 /// purges, as many as one request may have, of URLs with long names in other scripts, which are escaped.
 pub const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -80,6 +80,8 @@ impl ErrorLogs {
         for (sink, least) in &self.0 {
             match sink {
                 _ if level > *least => {}
+                // The process may be about to end.
+                Sink::File(file) if level <= Level::Alert => file.write_now(&line),
                 Sink::File(file) => file.write(&line),
                 Sink::Stderr => {
                     let _ = std::io::stderr().write_all(&line);

@@ -6,6 +6,7 @@
 use crate::base::counters::COUNTERS;
 use crate::files::is_own_folder;
 use crate::logging::memory::Ring;
+use crate::logging::writer::{self, Queue};
 use arc_swap::ArcSwap;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
 use nix::unistd::{AccessFlags, access, fchownat};
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct LogFile {
     path: PathBuf,
     file: ArcSwap<File>,
+    queue: Queue,
 }
 
 /// All logs of the process.
@@ -78,17 +80,41 @@ pub fn look(path: &Path) -> io::Result<()> {
 }
 
 impl LogFile {
-    /// Appends whole lines with one call; a log that cannot be written is not worth a request.
-    pub fn write(&self, lines: &[u8]) {
-        self.write_as(lines, || memchr::memchr_iter(b'\n', lines).count());
+    /// Appends whole lines, soon; a log that cannot be written is not worth a request.
+    pub fn write(self: &Arc<Self>, lines: &[u8]) {
+        self.write_as(lines, || count(lines));
     }
 
     /// The same in another form; `lines` counts them, should they be lost.
-    pub fn write_as(&self, bytes: &[u8], lines: impl FnOnce() -> usize) {
-        if (&**self.file.load()).write_all(bytes).is_err() {
-            COUNTERS.log_lines_lost.fetch_add(lines() as u64, Ordering::Relaxed);
+    pub fn write_as(self: &Arc<Self>, bytes: &[u8], lines: impl FnOnce() -> usize) {
+        self.put(bytes, lines(), false);
+    }
+
+    /// Appends a line that is there when this returns, unless the disk does not respond.
+    pub fn write_now(self: &Arc<Self>, line: &[u8]) {
+        self.put(line, count(line), true);
+    }
+
+    fn put(self: &Arc<Self>, bytes: &[u8], lines: usize, is_urgent: bool) {
+        if !writer::put(self, bytes, lines, is_urgent) {
+            self.write_directly(bytes, lines);
         }
     }
+
+    /// Appends lines with one call, which may block.
+    pub(super) fn write_directly(&self, bytes: &[u8], lines: usize) {
+        if (&**self.file.load()).write_all(bytes).is_err() {
+            COUNTERS.log_lines_lost.fetch_add(lines as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+fn count(lines: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', lines).count()
 }
 
 impl LogFiles {
@@ -129,7 +155,8 @@ impl LogFiles {
                 files.remove(path).ok_or(io::ErrorKind::NotFound)?
             }
         };
-        let log = Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(file) });
+        let (file, queue) = (ArcSwap::from_pointee(file), Queue::default());
+        let log = Arc::new(LogFile { path: path.to_owned(), file, queue });
         by_path.insert(path.to_owned(), Arc::downgrade(&log));
         self.note(&log);
         Ok(log)

@@ -8,3 +8,4 @@ pub mod level;
 pub mod memory;
 pub mod syslog;
 mod verbatim;
+pub mod writer;

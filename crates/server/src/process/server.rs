@@ -26,6 +26,7 @@ use yorozu_kernel::base::counters::{self, COUNTERS};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
+use yorozu_kernel::logging::writer;
 
 /// The server, as its main thread holds it.
 struct Server {
@@ -140,6 +141,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
     // A master that is gone by now is noticed by who listens to it.
     let _ = message::answer(&master, Answer::Ready);
     let ended = runtime.block_on(server.run(told, signals));
+    writer::drain(limits::LOG_DRAIN_TIME);
     server.master.shut();
     ended
 }
@@ -215,6 +217,7 @@ impl Server {
         let failed = |problem| format!("cannot start a thread ({})", error::os_error(&problem));
         let lead = given.link.map(|link| link::Lead::new(&server.switch, link.into()));
         let lead = lead.transpose().map_err(failed)?;
+        writer::start().map_err(failed)?;
         server.start_workers()?;
         lead.map_or(Ok(()), link::Lead::begin).map_err(failed)?;
         error::process(&server.config, Level::Notice, "start worker threads");

@@ -4,7 +4,8 @@ use crate::shared::{files, get, pages, steps, until, yorozu};
 use nix::sys::stat::Mode;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
@@ -211,6 +212,54 @@ fn a_log_that_nobody_reads_stops_no_one() {
     }
     let log = fs::read_to_string(folder.path().join("logs/error.log")).unwrap();
     assert!(log.contains("pipe.log\" failed (6: No such device or address)"), "{log}");
+}
+
+#[test]
+fn a_log_whose_reader_hangs_stops_no_worker_and_no_other_log() {
+    let folder = Folder::new();
+    let logs = folder.path().join("logs");
+    fs::create_dir_all(&logs).unwrap();
+    nix::unistd::mkfifo(&logs.join("pipe.log"), Mode::S_IRWXU).unwrap();
+    let mut reader = fs::File::options()
+        .read(true)
+        .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+        .open(logs.join("pipe.log"))
+        .unwrap();
+    let long = "x".repeat(60_000);
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        &format!(
+            "log_format long \"$request_uri {long}\"; log_format short $request_uri; root $dir;
+            server {{ listen 127.0.0.1:$port; access_log $dir/logs/pipe.log long; access_log $dir/logs/other.log short;
+            location / {{ return 204; }} location /none/ {{ }} location = /metrics {{ access_log off; prometheus all; }} }}"
+        ),
+    );
+    // More than the pipe and the queue take; some are lost.
+    let mut client = Client::connect(server.port);
+    for number in 0..200 {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        assert_eq!(client.answer(false).unwrap().status, 204);
+    }
+    let lines = || fs::read_to_string(logs.join("other.log")).unwrap_or_default().lines().count();
+    until("the other log", || lines() == 200);
+    assert_eq!(get(server.port, "/none/a").unwrap().status, 404);
+    until("the error", || {
+        fs::read_to_string(logs.join("error.log"))
+            .is_ok_and(|text| text.contains("/none/a\" failed"))
+    });
+    let metrics = String::from_utf8(get(server.port, "/metrics").unwrap().body).unwrap();
+    let lost = metrics.lines().find_map(|line| line.strip_prefix("yorozu_log_lines_lost_total "));
+    let lost: usize = lost.unwrap().parse().unwrap();
+    assert!((1..200).contains(&lost), "{lost}");
+    // It reads on, and gets whole lines.
+    let mut text = Vec::new();
+    until("what waited", || {
+        let _ = reader.read_to_end(&mut text);
+        text.iter().filter(|byte| **byte == b'\n').count() + lost == 201
+    });
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.lines().all(|line| line.starts_with('/') && line.ends_with(&long)));
 }
 
 /// Whoever owns a folder swaps what lies there for a link, and back, while it is asked for; `SECONDS`: for so long with each mode.

@@ -777,3 +777,86 @@ def test_the_admin_screens(site):
         browser.close()
     equal(site.get('/wp-admin/admin-post.php?action=yorozu_purge&what=all').status in (302, 200, 400, 403), True)
     assert is_hit(site, '/post-one/'), 'who is not logged in purged'
+
+
+# EDD 3.6: its functions by name, what its shortcodes show, and how bbPress 2.6 hides a forum.
+RECEIPT = """
+function edd_is_checkout() { return is_page('about'); }
+add_shortcode('edd_receipt', fn() => 'Order of ' . esc_html($_GET['key'] ?? 'nobody'));
+"""
+
+
+def test_an_order_is_shown_to_no_stranger(site):
+    """By its page, and by its shortcode on any page; the guest has no cookie that is known."""
+    ids = content(site)
+    site.php(f"wp_update_post(array('ID' => {ids['four']}, 'post_content' => '[edd_receipt]'));")
+    with mu_plugin(site, RECEIPT):
+        site.yorozu('purge', '--all')
+        warm(site, ['/post-three/'])
+        for path in ('/about/', '/post-four/'):
+            for _ in range(3):
+                equal(site.get(path).cache, 'MISS', path)
+        assert b'Order of ann' in site.get('/post-four/?key=ann').body
+        equal(site.get('/post-four/?key=ann').cache, 'MISS')
+    site.php(f"wp_update_post(array('ID' => {ids['four']}, 'post_content' => '<p>The text of four.</p>'));")
+
+
+def test_prices_by_the_visitor_s_address_are_not_stored(site):
+    content(site)
+    with mu_plugin(site, "class WooCommerce {}"):
+        site.yorozu('purge', '--all')
+        for default, wanted in (('geolocation', 'MISS'), ('geolocation_ajax', 'HIT'), ('base', 'HIT')):
+            site.php(f"update_option('woocommerce_default_customer_address', '{default}');")
+            site.get('/about/'), site.get('/about/')
+            until(lambda: site.get('/about/').cache == wanted, default)
+    site.php("delete_option('woocommerce_default_customer_address');")
+
+
+def test_what_is_written_to_the_table_of_posts_is_noticed(site):
+    """bbPress hides forums so, with the topics below them."""
+    ids = content(site)
+    write = lambda status: f"""global $wpdb; $wpdb->update($wpdb->posts, array('post_status' => '{status}'), array('ID' => {ids['about']}));"""
+    change = lambda status: site.php(f"get_post({ids['about']}); {write(status)} clean_post_cache({ids['about']});")
+    # bbp_hide_forum() of 2.6.14, where nothing had read it before.
+    hide = lambda: site.php(f"{write('private')} wp_transition_post_status('private', '', get_post({ids['about']})); clean_post_cache({ids['about']});")
+    other = '/wp-json/wp/v2/categories'  # Names no page.
+    for hides in (lambda: change('private'), hide):
+        warm(site, ['/about/', '/about/team/', other])
+        hides()
+        equal(site.get('/about/').status, 404)
+        equal([site.get(path).cache == 'HIT' for path in ('/about/team/', other)], [False, True])
+        change('publish')
+        equal(site.get('/about/').status, 200)
+    # Nothing was written.
+    warm(site, ['/about/'])
+    site.php(f"get_post({ids['about']}); clean_post_cache({ids['about']});")
+    equal(site.get('/about/').cache, 'HIT')
+
+
+def test_what_a_shop_changes_for_all_pages(site):
+    content(site)
+    site.php("update_option('woocommerce_currency', 'EUR'); update_option('woocommerce_queue', 1);")
+    for change in ("update_option('woocommerce_currency', 'USD');", "update_option('woocommerce_coming_soon', 'yes');",
+                   "do_action('woocommerce_tax_rate_updated', 1, array());", "do_action('elementor/core/files/clear_cache');"):
+        warm(site, ['/about/', '/post-one/'])
+        site.php(change)
+        assert site.get('/about/').cache != 'HIT', change
+    warm(site, ['/about/'])
+    site.php("update_option('woocommerce_queue', 2);")
+    equal(site.get('/about/').cache, 'HIT')
+    site.php("foreach (array('currency', 'coming_soon', 'queue') as $name) delete_option('woocommerce_' . $name);")
+
+
+# What a product says of itself to those who hear that it is saved (WC_Data, WooCommerce 11).
+PRODUCT = "class Product { function __construct(public $changes) {} function get_id() { return %d; } function get_changes() { return $this->changes; } }"
+
+
+def test_a_product_comes_to_lists_that_do_not_show_it(site):
+    ids = content(site)
+    product = PRODUCT % ids['four']
+    for changes, wanted in (("array('sale_price' => 1)", False), ("array('description' => 1)", True)):
+        warm(site, ['/category/hill/', '/category/sea/', '/post-four/'])
+        site.php(f"{product} do_action('woocommerce_before_product_object_save', new Product({changes}));")
+        # Stale once, as after each purge of what is edited.
+        equal(site.get('/category/hill/').cache == 'HIT', wanted, changes)
+        equal([site.get(path).cache for path in ('/category/sea/', '/post-four/')], ['HIT', 'HIT'], changes)

@@ -137,6 +137,9 @@ final class Health {
 		} catch ( \RuntimeException $problem ) {
 			return array( 'critical', __( 'The page cache cannot be purged', 'yorozu' ), $problem->getMessage() );
 		}
+		if ( Personal::has_prices_by_address() ) {
+			return array( 'recommended', __( 'WooCommerce keeps every page from being stored', 'yorozu' ), __( 'WooCommerce takes the country of each visitor from the address, so that prices may be others for everyone, and no page is stored. Under WooCommerce, Settings, General, choose "Geolocate (with page caching support)" or the shop\'s country as the default customer location.', 'yorozu' ) );
+		}
 		return array( 'good', __( 'The page cache is purged when something changes', 'yorozu' ), __( 'The web server answers, and stored pages are purged when what is on them changes.', 'yorozu' ) );
 	}
 

@@ -27,6 +27,19 @@ final class Personal {
 	/** Routes of WooCommerce's REST API that are a visitor's own. */
 	const SHOP_ROUTES = '~^/wc/store(/v\d+)?/(batch|cart|checkout|order)~';
 
+	/** Functions of shops that say that the page is about a visitor's cart, order or account, whatever its address. */
+	const SHOP_PAGES = array(
+		'is_cart', 'is_checkout', 'is_account_page',
+		'edd_is_checkout', 'edd_is_success_page', 'edd_is_failed_transaction_page', 'edd_is_purchase_history_page',
+	);
+	/** Shortcodes that show such things on any page. */
+	const SHOP_SHORTCODES = array(
+		'woocommerce_cart', 'woocommerce_checkout', 'woocommerce_my_account', 'woocommerce_order_tracking',
+		'download_checkout', 'edd_receipt', 'purchase_history', 'download_history', 'edd_profile_editor',
+	);
+	/** Blocks that do. */
+	const SHOP_BLOCKS = '~^(woocommerce/(cart|checkout|order-confirmation-.*)|edd/(checkout|receipt|confirmation|order-history|user-downloads))$~';
+
 	/** @var string[] Names of the cookies that came; others may be added or taken away for the rest of the request. */
 	private static $came = array();
 
@@ -42,7 +55,12 @@ final class Personal {
 		foreach ( array( 'woocommerce_set_cart_cookies', 'woocommerce_add_to_cart', 'woocommerce_cart_loaded_from_session' ) as $hook ) {
 			add_action( $hook, array( self::class, 'of_cart' ) );
 		}
+		add_filter( 'do_shortcode_tag', array( self::class, 'of_shortcode' ), PHP_INT_MAX, 2 );
+		add_filter( 'render_block', array( self::class, 'of_block' ), PHP_INT_MAX, 2 );
 		add_filter( 'rest_pre_dispatch', array( self::class, 'of_route' ), PHP_INT_MAX, 3 );
+		// Polylang: the language is chosen by the address, and what a browser or a cookie says chooses where the front page redirects to,
+		// which Polylang then keeps from being stored.
+		add_filter( 'pll_is_cache_active', '__return_true' );
 	}
 
 	/** Whether a cookie came that distinguishes this visitor from others. */
@@ -78,7 +96,12 @@ final class Personal {
 				return true;
 			}
 		}
-		return false;
+		return self::has_prices_by_address();
+	}
+
+	/** Whether WooCommerce takes a visitor's country, and with it taxes and prices, from the address that the visitor comes from. */
+	public static function has_prices_by_address(): bool {
+		return class_exists( 'WooCommerce', false ) && 'geolocation' === get_option( 'woocommerce_default_customer_address' );
 	}
 
 	/** What a password opens is for those who know it. */
@@ -107,11 +130,26 @@ final class Personal {
 		if ( is_singular() ) {
 			self::of_protected( get_queried_object() );
 		}
-		foreach ( array( 'is_cart', 'is_checkout', 'is_account_page' ) as $is_shop_page ) {
+		foreach ( self::SHOP_PAGES as $is_shop_page ) {
 			if ( function_exists( $is_shop_page ) && $is_shop_page() ) {
 				Page::veto();
 			}
 		}
+	}
+
+	public static function of_shortcode( $text, $name ) {
+		if ( in_array( $name, self::SHOP_SHORTCODES, true ) ) {
+			Page::veto();
+		}
+		return $text;
+	}
+
+	/** @param array $block */
+	public static function of_block( $text, $block ) {
+		if ( preg_match( self::SHOP_BLOCKS, (string) ( $block['blockName'] ?? '' ) ) ) {
+			Page::veto();
+		}
+		return $text;
 	}
 
 	/** @param mixed $is_set False: an empty cart's cookies are taken away. */

@@ -19,6 +19,11 @@ final class Post_Changes {
 	const META = array( '_thumbnail_id', '_wp_page_template', '_wp_attachment_image_alt', '_wp_attachment_metadata' );
 	/** Meta that no page shows. */
 	const META_OF_EDITORS = array( '_edit_lock', '_edit_last', '_encloseme', '_pingme', '_wp_old_date', '_wp_old_slug' );
+	/** What of a post's row is compared where it was written without a word. */
+	const FIELDS = array(
+		'post_status', 'post_title', 'post_content', 'post_excerpt', 'post_name', 'post_parent', 'menu_order', 'post_password',
+		'post_author', 'post_date', 'comment_status', 'ping_status',
+	);
 	/** Pages below a page, whose addresses change with it; more mean the whole site. */
 	const BELOW_MAX = 100;
 
@@ -37,6 +42,7 @@ final class Post_Changes {
 		add_action( 'wp_after_insert_post', array( self::class, 'saved' ), PHP_INT_MAX );
 		add_action( 'deleted_post', array( self::class, 'deleted' ), PHP_INT_MAX );
 		add_action( 'attachment_updated', array( self::class, 'saved' ), PHP_INT_MAX );
+		add_action( 'clean_post_cache', array( self::class, 'written' ), 10, 2 );
 		add_action( 'set_object_terms', array( self::class, 'terms_set' ), 10, 6 );
 		add_action( 'deleted_term_relationships', array( self::class, 'terms_removed' ), 10, 3 );
 		add_action( 'delete_post_meta', array( self::class, 'remember_meta' ), 10, 3 );
@@ -63,7 +69,33 @@ final class Post_Changes {
 		if ( $new !== $old && ! isset( self::$before[ self::key( $post->ID ) ] ) ) {
 			$was              = clone $post;
 			$was->post_status = $old;
+			if ( '' === (string) $old ) {
+				// bbPress, which has written it itself, does not say which status it had: the one that makes a difference.
+				$is               = clone $post;
+				$is->post_status  = $new;
+				$was->post_status = self::is_shown( $is ) ? 'draft' : 'publish';
+				self::changed( self::state( $was ), self::state( $is ) );
+				return;
+			}
 			self::$before[ self::key( $post->ID ) ] = self::state( $was );
+		}
+	}
+
+	/**
+	 * For those who write to the table of posts themselves, and then only have the post read again: bbPress, orders of products.
+	 *
+	 * @param int      $id
+	 * @param \WP_Post $was As it was read before that.
+	 */
+	public static function written( $id, $was = null ): void {
+		if ( ! $was instanceof \WP_Post || isset( self::$before[ self::key( $id ) ] ) || 'revision' === $was->post_type ) {
+			return;
+		}
+		$is     = get_post( $id );
+		$fields = array_flip( self::FIELDS );
+		$row    = fn( \WP_Post $post ) => array_map( 'strval', array_intersect_key( get_object_vars( $post ), $fields ) );
+		if ( $is && $row( $was ) !== $row( $is ) ) {
+			self::changed( self::state( $was ), self::state( $is ) );
 		}
 	}
 
@@ -123,7 +155,7 @@ final class Post_Changes {
 	}
 
 	/** @return int[] Terms, and those above them: their lists have the post, too. */
-	private static function terms_of( \WP_Post $post ): array {
+	public static function terms_of( \WP_Post $post ): array {
 		$found = array();
 		foreach ( get_object_taxonomies( $post->post_type ) as $taxonomy ) {
 			$terms = get_the_terms( $post->ID, $taxonomy );

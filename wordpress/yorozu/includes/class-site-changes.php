@@ -15,10 +15,21 @@ final class Site_Changes {
 		'thumbnail_size_w', 'time_format', 'timezone_string', 'upload_path', 'upload_url_path', 'use_smilies',
 		'users_can_register', 'wp_page_for_privacy_policy', 'WPLANG',
 	);
-	/** Hooks after which any page may be another. */
+	/** Options of WooCommerce by which prices, products or what any page of the shop shows are others. */
+	const OPTIONS_OF_SHOP = array(
+		'calc_taxes', 'catalog_columns', 'catalog_rows', 'category_archive_display', 'coming_soon', 'currency', 'currency_pos',
+		'default_catalog_orderby', 'default_country', 'default_customer_address', 'demo_store', 'demo_store_notice', 'dimension_unit',
+		'enable_review_rating', 'enable_reviews', 'hide_out_of_stock_items', 'manage_stock', 'permalinks', 'placeholder_image',
+		'price_decimal_sep', 'price_display_suffix', 'price_num_decimals', 'price_thousand_sep', 'prices_include_tax', 'shop_page_display',
+		'shop_page_id', 'stock_format', 'store_pages_only', 'tax_based_on', 'tax_display_cart', 'tax_display_shop',
+		'tax_round_at_subtotal', 'weight_unit',
+	);
+	/** Hooks after which any page may be another: of WordPress; of WooCommerce; of plugins that delete styles and scripts that pages link to. */
 	const HOOKS_OF_ALL = array(
 		'switch_theme', 'customize_save_after', 'automatic_updates_complete', 'add_link', 'edit_link', 'delete_link',
 		'permalink_structure_changed',
+		'woocommerce_tax_rate_added', 'woocommerce_tax_rate_updated', 'woocommerce_tax_rate_deleted',
+		'elementor/core/files/clear_cache', 'litespeed_purged_all', 'litespeed_purged_all_cssjs', 'autoptimize_action_cachepurged',
 	);
 	/** Hooks after which another answer is given for all of a network's site: that it is suspended, or that it is back. */
 	const HOOKS_OF_SITE = array( 'archive_blog', 'unarchive_blog', 'make_spam_blog', 'make_ham_blog', 'make_delete_blog', 'make_undelete_blog' );
@@ -181,6 +192,9 @@ final class Site_Changes {
 		if ( 0 === strpos( $name, 'theme_mods_' ) ) {
 			return get_option( 'stylesheet' ) === substr( $name, 11 );
 		}
+		if ( 0 === strpos( $name, 'woocommerce_' ) ) {
+			return in_array( substr( $name, 12 ), self::OPTIONS_OF_SHOP, true );
+		}
 		return in_array( $name, self::OPTIONS, true );
 	}
 
@@ -207,10 +221,23 @@ final class Site_Changes {
 
 	// --- WooCommerce, where it is --------------------------------------------------------------
 
+	/** Properties of a product by which it is in lists, or has its place there. */
+	const LISTED_BY = array(
+		'catalog_visibility', 'date_on_sale_from', 'date_on_sale_to', 'featured', 'price', 'regular_price', 'sale_price', 'stock_status',
+	);
+
 	private static function register_woocommerce(): void {
 		foreach ( array( 'woocommerce_product_set_stock', 'woocommerce_variation_set_stock', 'woocommerce_product_set_stock_status', 'woocommerce_variation_set_stock_status', 'woocommerce_update_product', 'woocommerce_update_product_variation', 'wc_product_start_scheduled_sale', 'wc_product_end_scheduled_sale' ) as $hook ) {
 			add_action( $hook, array( self::class, 'product_changed' ) );
 		}
+		foreach ( array( 'product', 'product_variation' ) as $kind ) {
+			add_action( "woocommerce_before_{$kind}_object_save", array( self::class, 'product_saving' ) );
+		}
+		foreach ( array( 'product', 'variation' ) as $kind ) {
+			add_action( "woocommerce_{$kind}_set_stock_status", array( self::class, 'lists_changed' ) );
+		}
+		// Sorted by hand.
+		add_action( 'woocommerce_after_product_ordering', array( self::class, 'lists_changed' ) );
 		foreach ( array( 'wc_after_products_starting_sales', 'wc_after_products_ending_sales' ) as $hook ) {
 			add_action( $hook, array( self::class, 'products_changed' ) );
 		}
@@ -230,5 +257,26 @@ final class Site_Changes {
 	/** @param int[] $ids */
 	public static function products_changed( $ids ): void {
 		array_map( array( self::class, 'product_changed' ), (array) $ids );
+		array_map( array( self::class, 'lists_changed' ), (array) $ids );
+	}
+
+	/** @param object $product A WC_Product, with what is about to be saved. */
+	public static function product_saving( $product ): void {
+		if ( $product->get_id() && array_intersect( self::LISTED_BY, array_keys( (array) $product->get_changes() ) ) ) {
+			self::lists_changed( $product->get_id() );
+		}
+	}
+
+	/**
+	 * A product comes to lists that do not show it, leaves some, or changes its place there.
+	 *
+	 * @param int $id Of a product, or of one of its variations.
+	 */
+	public static function lists_changed( $id ): void {
+		$post = get_post( wp_get_post_parent_id( (int) $id ) ?: (int) $id );
+		if ( $post && Post_Changes::is_shown( $post ) ) {
+			$terms = array_map( fn( $term ) => "term-$term", Post_Changes::terms_of( $post ) );
+			Queue::tags( "product $post->ID's place in lists", array_merge( array( "list-$post->post_type" ), $terms ) );
+		}
 	}
 }

@@ -91,6 +91,7 @@ final class Tags {
 		add_filter( 'getarchives_where', array( self::class, 'of_archives' ), PHP_INT_MAX, 2 );
 		add_filter( 'get_calendar', array( self::class, 'of_calendar' ) );
 		add_filter( 'wp_get_attachment_image_src', array( self::class, 'of_image' ), PHP_INT_MAX, 2 );
+		add_filter( 'woocommerce_shortcode_products_query', array( self::class, 'of_products' ) );
 	}
 
 	private static function register_terms(): void {
@@ -244,6 +245,12 @@ final class Tags {
 			}
 		}
 		return $posts;
+	}
+
+	/** Products that are on sale, featured, sell best: their query names those that are, and others may come. */
+	public static function of_products( $query ) {
+		self::add( 'list-product' );
+		return $query;
 	}
 
 	/** @param \WP_Post $post */

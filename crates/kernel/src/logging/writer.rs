@@ -193,6 +193,8 @@ impl Writer {
     fn next(&self) -> Arc<LogFile> {
         let mut state = locked(&self.state);
         state.idle += 1;
+        // A thread that watches does so until the round is over: it is woken once for each.
+        let mut needs_watch = false;
         let log = loop {
             let has_work = !(state.logs.is_empty() && state.round.is_empty());
             let left = state.taken.and_then(|taken| LATE.checked_sub(taken.elapsed()));
@@ -207,7 +209,10 @@ impl Writer {
                         let now = &mut *state;
                         std::mem::swap(&mut now.round, &mut now.logs);
                         (now.is_urgent, now.since) = (false, None);
+                        needs_watch = true;
                     }
+                    // It watched one that is late, and is itself to be watched from here on.
+                    needs_watch |= state.taken.is_some();
                     if let Some(log) = state.round.pop() {
                         break log;
                     }
@@ -224,7 +229,7 @@ impl Writer {
         if is_alone && start_thread().is_err() {
             locked(&self.state).threads -= 1;
         }
-        if has_work {
+        if has_work && needs_watch {
             // Another one watches how long this takes.
             self.called.notify_one();
         }

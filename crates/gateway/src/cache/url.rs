@@ -43,18 +43,18 @@ pub fn tags(exchange: &Exchange, own: &Key) -> Vec<Bytes> {
     found
 }
 
-/// Whose pages a purge may meet.
+/// In which zones a purge looks for the pages of a URL.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Scope {
-    /// Those of the servers of the host that it is asked for, and of the one that is asked.
+    /// In those of the servers of the host that it is asked for, and of the one that is asked.
     #[default]
     Site,
-    /// Every server's: the control socket's.
+    /// In all: the control socket's.
     All,
 }
 
 impl Scope {
-    /// The zones in which its pages may be.
+    /// These zones.
     pub fn zones(self, exchange: &mut Exchange) -> Vec<Arc<Zone>> {
         let config = Arc::clone(&exchange.conf.config);
         if self == Self::All {

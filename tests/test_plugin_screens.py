@@ -813,6 +813,17 @@ def test_prices_by_the_visitor_s_address_are_not_stored(site):
     site.php("delete_option('woocommerce_default_customer_address');")
 
 
+def test_a_front_page_that_polylang_chooses_by_the_browser_is_not_stored(site):
+    """PLL_Cache_Compat of 3.8 keeps it from being stored, if it is told on `plugins_loaded` that there is a cache."""
+    content(site)
+    with mu_plugin(site, """add_action('plugins_loaded', function () {
+            if (apply_filters('pll_is_cache_active', false)) add_action('wp', fn() => is_front_page() && define('DONOTCACHEPAGE', true));
+        }, 0);"""):
+        site.yorozu('purge', '--all')
+        warm(site, ['/about/'])
+        equal([site.get('/').cache for _ in range(3)], ['MISS'] * 3)
+
+
 def test_what_is_written_to_the_table_of_posts_is_noticed(site):
     """bbPress hides forums so, with the topics below them."""
     ids = content(site)

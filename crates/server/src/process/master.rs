@@ -236,7 +236,8 @@ impl Master {
         })
     }
 
-    /// Waits until the first server serves; what signals say meanwhile is obeyed then, but for an end, which is one.
+    /// Waits until the first server is ready; what signals say meanwhile is obeyed then, but for an end, which is one. A server that
+    /// ends before that may have served: it is replaced, until one too many has ended.
     async fn wait_for_first(
         &mut self,
         signals: &mut Signals,
@@ -255,7 +256,14 @@ impl Master {
                     Word::Answer(Answer::Ready) => return Ok(()),
                     Word::Answer(Answer::Refused(why)) => return Err(why),
                     Word::Answer(_) => {}
-                    Word::Ended(how) => return Err(format!("the server process {how}")),
+                    Word::Ended(how) => {
+                        self.early_deaths += 1;
+                        if !pause(self.early_deaths).is_zero() {
+                            return Err(format!("the server process {how}"));
+                        }
+                        self.log(Level::Alert, &format!("server process {how}"));
+                        self.start_another()?;
+                    }
                 },
             }
         }
@@ -294,16 +302,18 @@ impl Master {
         if self.is_ending || self.is_resting || self.server.is_some() {
             return;
         }
-        match self.start_server() {
-            Ok(()) => {
-                let id = self.server.as_ref().map_or(0, |server| server.id);
-                self.log(Level::Notice, &format!("start server process {id}"));
-            }
-            Err(problem) => {
-                self.log(Level::Alert, &problem);
-                self.restarts_at = Some(Instant::now() + limits::RESTART_PAUSE_MAX);
-            }
+        if let Err(problem) = self.start_another() {
+            self.log(Level::Alert, &problem);
+            self.restarts_at = Some(Instant::now() + limits::RESTART_PAUSE_MAX);
         }
+    }
+
+    /// Starts a server process in the place of one that ended.
+    fn start_another(&mut self) -> Result<(), String> {
+        self.start_server()?;
+        let id = self.server.as_ref().map_or(0, |server| server.id);
+        self.log(Level::Notice, &format!("start server process {id}"));
+        Ok(())
     }
 
     /// Removes what has a name.

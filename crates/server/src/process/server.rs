@@ -138,6 +138,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
     let logs = Arc::clone(&server.kept.logs);
     adoption::listen_to_master(Arc::clone(&master), adoption, logs, tell)
         .map_err(|problem| format!("cannot start a thread ({})", error::os_error(&problem)))?;
+    faults::stand("start");
     // A master that is gone by now is noticed by who listens to it.
     let _ = message::answer(&master, Answer::Ready);
     let ended = runtime.block_on(server.run(told, signals));

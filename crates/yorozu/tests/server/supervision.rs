@@ -1,7 +1,9 @@
 //! Panics: each ends one request or is begun again, is in the log, and leaves nothing waiting, held or counted.
 //! A debug build panics where a test puts a file for it (crates/kernel/src/base/faults.rs).
 
-use crate::shared::{BINARY, CACHED, files, get, log, page, pages, signal, until};
+use crate::shared::{
+    BINARY, CACHED, PLAIN, answering, files, get, log, page, pages, send, signal, until,
+};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -378,4 +380,31 @@ fn a_process_that_cannot_go_on_ends_loudly_and_is_started_again() {
     fs::remove_file(folder.path().join("faults/turn")).unwrap_or_default();
     assert_eq!(get(port, "/").unwrap().body, b"ok");
     assert_ne!(server.serving_id(), first);
+}
+
+#[test]
+fn a_server_that_dies_while_it_starts_is_replaced_three_times() {
+    for deaths in [3, 4] {
+        let folder = Folder::new();
+        let program = faulty(&folder);
+        ask(&folder, "start");
+        let server = Server::start(&program, folder.path(), PLAIN);
+        let mut killed = Vec::new();
+        for _ in 0..deaths {
+            let mut serving = None;
+            until("another server", || {
+                serving = get(server.port, "/").map(|answer| answer.body.to_vec());
+                serving.is_some() && !killed.contains(&serving)
+            });
+            send(answering(server.port), Signal::SIGKILL);
+            killed.push(serving);
+        }
+        fs::remove_file(folder.path().join("faults/start")).unwrap();
+        if deaths == 3 {
+            until("the last one", || get(server.port, "/").is_some());
+        } else {
+            until("the end", || log(&folder).contains("[emerg]"));
+        }
+        until("three more", || log(&folder).matches("start server process").count() == 3);
+    }
 }

@@ -17,7 +17,10 @@ if ( empty( $result['user_id'] ) ) {
 global $wp_rewrite;
 $wp_rewrite->set_permalink_structure( '/%postname%/' );
 $wp_rewrite->flush_rules( false );
-switch_theme( 'twentytwentythree' );
+// Debian's newest; with another WordPress its own stays.
+if ( wp_get_theme( 'twentytwentythree' )->exists() ) {
+	switch_theme( 'twentytwentythree' );
+}
 update_option( 'comment_previously_approved', 0 );
 update_option( 'comment_moderation', 0 );
 

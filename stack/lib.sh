@@ -185,6 +185,15 @@ command_as_php() {
     is_root && echo setpriv --reuid "$(id -u $php_user)" --regid "$(id -g $php_user)" --clear-groups
 }
 
+# WORDPRESS names one that is not Debian's: for the first start, which copies it.
+choose_wordpress() {
+    wordpress=${WORDPRESS:-/usr/share/wordpress}
+    [ -z "${WORDPRESS:-}" ] && return
+    [ -e "$wordpress/wp-load.php" ] ||
+        die "WORDPRESS is \"$wordpress\": a folder with WordPress (wp-load.php) was expected"
+    [ ! -e "$data/www/.complete" ] || step "WORDPRESS counts at the first start: the site in $data/www stays as it is"
+}
+
 sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
 make_site() {
@@ -202,9 +211,9 @@ make_site() {
         rm -rf "$www"
         mkdir -p "$www"
         # Debian links parts of it to other packages: take the files themselves.
-        cp -RL /usr/share/wordpress/. "$www/" 2>"$data/log/copy.out"
+        cp -RL "$wordpress/." "$www/" 2>"$data/log/copy.out"
         [ -e "$www/wp-load.php" ] || die "copying WordPress failed: $(tail -n 1 "$data/log/copy.out")"
-        rm -f "$www/wp-config.php"
+        rm -f "$www/wp-config.php" "$www/wp-content/object-cache.php"
         mkdir -p "$www/wp-content/uploads"
         is_root && chown -R $php_user "$www/wp-content"
         touch "$www/.complete"
@@ -224,11 +233,13 @@ make_site() {
     done; } >"$data/keys.php")
     chmod 600 "$data/keys.php"
     (umask 077; cp "$data/keys.php" "$www/wp-keys.php")
+    as_php test -w "$www/wp-content" ||
+        step "PHP may not write to $www/wp-content: nothing can be uploaded, and objects are not kept between requests"
     is_root && chown $php_user "$www/wp-config.php" "$www/wp-keys.php"
     chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
     [ -e "$data/installed" ] || install_wordpress
     [ -e "$data/plugin" ] && return
-    in_wordpress "activating the plugin" 'require ABSPATH . "wp-admin/includes/plugin.php";
+    in_wordpress "activating the plugin" 'require_once ABSPATH . "wp-admin/includes/plugin.php";
         $problem = activate_plugin("yorozu/yorozu.php", "", false, true);
         if (is_wp_error($problem)) { fwrite(STDERR, $problem->get_error_message()); exit(1); }'
     touch "$data/plugin"

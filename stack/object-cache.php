@@ -131,10 +131,18 @@ final class Yorozu_Epoch {
 		if ( strlen( $epoch ) === @file_put_contents( $file, $epoch ) && @rename( $file, self::FILE ) ) {
 			return $epoch;
 		}
+		self::complain();
 		// A full disk has room for a removal: with no epoch nothing is shared, old things neither.
 		@unlink( $file );
 		@unlink( self::FILE );
 		return '';
+	}
+
+	/** Says once a minute, where it can be known, what is wrong. */
+	private static function complain(): void {
+		if ( ! Yorozu_APCu_Store::is_there() || apcu_add( self::FILE, true, MINUTE_IN_SECONDS ) ) {
+			error_log( 'object cache: cannot write ' . self::FILE . ', so objects are not kept between requests: let PHP write to that folder' );
+		}
 	}
 }
 
@@ -203,6 +211,11 @@ class WP_Object_Cache {
 			$this->may_try_again();
 		}
 		$this->enter_without_redis( $epoch );
+	}
+
+	/** Whether other requests see what is stored. */
+	public function is_shared(): bool {
+		return '' !== $this->epoch;
 	}
 
 	private static function has_redis(): bool {
@@ -427,6 +440,9 @@ class WP_Object_Cache {
 
 function wp_cache_init() {
 	$GLOBALS['wp_object_cache'] = new WP_Object_Cache();
+	// Without a store, transients belong in the database: the lock of WP-Cron is one. Not before ms-settings.php has been here a
+	// second time, which would load WordPress's own cache as well.
+	add_action( 'muplugins_loaded', fn() => $GLOBALS['wp_object_cache']->is_shared() || wp_using_ext_object_cache( false ), 0 );
 }
 
 function wp_cache_add( $key, $data, $group = '', $expire = 0 ) {

@@ -1,5 +1,5 @@
 """The whole system: `make run`'s WordPress, asked by curl-like requests and a real browser."""
-import base64, errno, gzip, hashlib, itertools, json, os, pathlib, re, signal, struct, subprocess, tempfile, threading, time
+import base64, errno, gzip, hashlib, itertools, json, os, pathlib, re, shutil, signal, struct, subprocess, tempfile, threading, time
 import zlib
 import pytest
 from browser import Browser
@@ -650,6 +650,40 @@ def test_changes_of_the_owner_are_kept(site):
     wordpress.unlink()
     site.start()
     assert f':{site.port}/.purge' in wordpress.read_text() and 'wp-config.php' not in site.out.read_text()
+
+
+def test_another_wordpress_whose_folder_php_may_not_write(installed, tmp_path):
+    other, folder = tmp_path / 'wordpress', pathlib.Path(tempfile.mkdtemp(prefix='yorozu-other.'))
+    subprocess.run(['cp', '-RL', '/usr/share/wordpress', other], check=True)
+    # Newer versions read this file by themselves.
+    (other / 'wp-content/mu-plugins').mkdir()
+    (other / 'wp-content/mu-plugins/other.php').write_text("<?php require_once ABSPATH . 'wp-admin/includes/plugin.php'; header('X-Other: yes');")
+    subprocess.run(['tar', '-C', folder, '-xf', installed], check=True)
+    shutil.rmtree(folder / 'www')
+    (folder / 'plugin').unlink()
+    site = Site(data=folder, WORDPRESS=str(other))
+    try:
+        until('a hit', lambda: site.get('/').cache == 'HIT')
+        equal(site.get('/').fields['x-other'], 'yes')
+        assert 'WORDPRESS' not in site.out.read_text()
+        if os.geteuid() != 0:
+            return
+        content = folder / 'www/wp-content'
+        subprocess.run(['chown', '-R', 'root', content], check=True)
+        (content / '.object-cache-epoch').unlink(missing_ok=True)
+        site.restart()
+        said = site.out.read_text()
+        assert f'WORDPRESS counts at the first start: the site in {folder}/www stays' in said and f'PHP may not write to {content}' in said, said
+        # The lock of WP-Cron is a transient: where it is lost, one event is carried out each time.
+        site.script('transient.php', """<?php require 'wp-load.php'; header('Cache-Control: no-store'); echo json_encode(get_transient('mine'));
+            set_transient('mine', $_GET['set']);""")
+        equal([site.get(f'/transient.php?set={value}').body for value in ('one', 'two')], [b'false', b'"one"'])
+        until('a complaint', lambda: any('object cache: cannot write' in log.read_text() for log in (folder / 'log').glob('*.log')))
+        site.stop()
+        refused = subprocess.run([ROOT / 'stack/run'], capture_output=True, text=True, env=os.environ | {'YOROZU_DATA': str(folder), 'WORDPRESS': '/etc'})
+        equal((refused.returncode, 'WORDPRESS is "/etc": a folder with WordPress (wp-load.php) was expected' in refused.stderr), (1, True), refused.stderr)
+    finally:
+        site.end()
 
 
 def test_a_full_disk_is_said_and_the_site_goes_on(installed):

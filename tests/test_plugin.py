@@ -1,5 +1,5 @@
 """The WordPress plugin: after each change of posts, users and terms exactly the pages that changed are refreshed."""
-import os, re
+import json, os, re
 from peers import equal
 from plugin_pages import AUTHORS_PAGES, KINDS, PATHS, SHOW_THREE, after, all_of, change_of, content, fresh, is_now, mu_plugin, page, purges, settle, stored, until, warm
 
@@ -289,6 +289,68 @@ NEEDLESS = (
     ('an update of what is not active', "do_action('upgrader_process_complete', null, array('type' => 'plugin', 'action' => 'update', 'plugins' => array('akismet/akismet.php')));", 0),
     ('a new category', "wp_insert_term('Empty', 'category');", 1),
 )
+
+
+# What plugins of forms, templates, fields, sitemaps and settings do; each was compared with real ones (tests/real_plugins.py): Contact Form 7 6.1.6,
+# WPForms 2.0.0, Elementor 4.2.3, Advanced Custom Fields 6.8.0, Easy Digital Downloads 3.6.5 and Yoast 28.3 on WordPress 7.1.4, 2026-11-29.
+CONTENT_BY_NUMBER = """
+add_action('init', function () {
+    register_post_type('form');
+    register_setting('mine', 'mine_currency');
+    if ($_SERVER['REQUEST_URI'] === '/page-sitemap.xml') {
+        global $wpdb;
+        exit(wp_json_encode($wpdb->get_results("SELECT post_name, post_modified FROM $wpdb->posts WHERE post_type = 'page' AND post_status = 'publish' ORDER BY ID")));
+    }
+});
+add_shortcode('form', fn($named) => 'Form: ' . get_post($named['id'])->post_content);
+add_shortcode('hours', fn() => 'Hours: ' . get_post_meta(%(one)d, 'hours', true));
+add_shortcode('colour', fn() => 'Colour: ' . get_term_meta(%(sea)d, 'colour', true));
+add_shortcode('currency', fn() => 'Currency: ' . get_option('mine_currency'));
+add_action('rest_api_init', function () {
+    foreach (array('secret' => null, 'shared' => 'public, max-age=600') as $name => $control) {
+        register_rest_route('mine/v1', $name, array('permission_callback' => '__return_true',
+            'callback' => fn() => new WP_REST_Response(uniqid(), 200, array_filter(array('Cache-Control' => $control)))));
+    }
+});
+foreach (array('', '_nopriv') as $who) add_action("wp_ajax{$who}_count", fn() => exit((string) update_post_meta(%(one)d, 'views', uniqid())));
+"""
+
+
+def test_what_is_read_by_number(site):
+    ids = content(site)
+    pages = ['/form/', '/hours/', '/colour/', '/currency/', '/page-sitemap.xml']
+    others = ['/post-two/', '/post-three/', '/about/', '/category/hill/']
+    with mu_plugin(site, CONTENT_BY_NUMBER % ids):
+        form, *made = json.loads(site.php("""$form = wp_insert_post(array('post_type' => 'form', 'post_status' => 'publish', 'post_content' => 'Old'));
+            $make = fn($name, $text) => wp_insert_post(array('post_type' => 'page', 'post_status' => 'publish', 'post_title' => $name, 'post_content' => $text));
+            echo json_encode(array($form, $make('Form', "[form id=$form]"), $make('Hours', '[hours]'), $make('Colour', '[colour]'), $make('Currency', '[currency]')));"""))
+        try:
+            changes = [
+                ('/form/', f"wp_update_post(array('ID' => {form}, 'post_content' => 'New'));"),
+                ('/form/', f"wp_update_post(array('ID' => {form}, 'post_content' => 'Newer'));"),
+                ('/hours/', f"update_post_meta({ids['one']}, 'hours', 'from nine');"),
+                ('/hours/', f"delete_post_meta({ids['one']}, 'hours');"),
+                ('/colour/', f"update_term_meta({ids['sea']}, 'colour', 'blue');"),
+            ]
+            for path, change in changes:
+                equal(after(site, path, change, paths=pages + others, touched=['/page-sitemap.xml']), {path}, change)
+            after(site, 'a page', f"wp_update_post(array('ID' => {made[0]}, 'post_content' => '[form id={form}] as before'));", paths=pages)
+            # As the screen of a plugin's settings saves it, and as WordPress's own.
+            save = """$GLOBALS['pagenow'] = 'options.php'; $_POST['option_page'] = '%s'; update_option('%s', uniqid());"""
+            assert '/currency/' in after(site, 'settings', save % ('mine', 'mine_currency'), is_hard=True, paths=['/currency/'])
+            warm(site, pages)
+            for words in (('mine', '_transient_mine'), ('writing', 'mailserver_login'), ('', 'mine_other')):
+                site.php(save % words)
+            equal([site.get(path).cache for path in pages], ['HIT'] * len(pages))
+            # A visitor's view that is counted is no edit.
+            counted = [site.get('/wp-admin/admin-ajax.php?action=count', 'POST').body for _ in range(2)]
+            assert counted[0].isdigit() and counted[1] == b'1', counted
+            equal([site.get(path).cache for path in pages], ['HIT'] * len(pages))
+            # What other namespaces of the REST API answer may be for one visitor.
+            secret, shared = ({site.get(f'/wp-json/mine/v1/{name}').body for _ in range(3)} for name in ('secret', 'shared'))
+            equal((len(secret), len(shared)), (3, 1))
+        finally:
+            site.php(f"foreach (array({form}, {', '.join(map(str, made))}) as $id) wp_delete_post($id, true); delete_option('mine_currency');")
 
 
 def test_few_pages_are_made_anew_needlessly(site):

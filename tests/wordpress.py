@@ -93,11 +93,11 @@ class Site:
         (self.folder / 'www/seen.php').write_text('<?php opcache_invalidate($_GET["file"], true); echo "seen";')
         equal(self.get(f'/seen.php?file={file}', 'POST').body, b'seen')
 
-    def php(self, code):
-        """What PHP prints that runs in WordPress, as the site's own user."""
+    def php(self, code, before=''):
+        """What PHP prints that runs in WordPress, as the site's own user; `before` runs before WordPress is there."""
         user = ['runuser', '-u', 'www-data', '--'] if os.geteuid() == 0 else []
-        text = ("$_SERVER['HTTP_HOST'] = '127.0.0.1'; require '%s/www/wp-load.php'; "
-                "add_filter('pre_wp_mail', '__return_true'); %s" % (self.folder, code))
+        text = ("%s $_SERVER['HTTP_HOST'] = '127.0.0.1'; require '%s/www/wp-load.php'; "
+                "add_filter('pre_wp_mail', '__return_true'); %s" % (before, self.folder, code))
         # WordPress is compiled once, not for every question.
         compiled = self.folder / 'compiled'
         compiled.mkdir(exist_ok=True)

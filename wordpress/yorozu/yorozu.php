@@ -24,7 +24,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -32,10 +32,12 @@ if ( Page::is_asked_for() ) {
 	Page::register();
 	Personal::register();
 	Tags::register();
+	Used::register();
 }
 Post_Changes::register();
 Comment_Changes::register();
 Term_Changes::register();
+Used::register_changes();
 User_Changes::register();
 Site_Changes::register();
 Queue::register();

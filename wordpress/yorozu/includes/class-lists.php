@@ -33,7 +33,9 @@ final class Lists {
 	private static function narrowest( \WP_Query $query ): array {
 		$ids = array_filter( array_map( 'intval', (array) $query->get( 'post__in' ) ) );
 		if ( $ids ) {
-			return array_map( fn( $id ) => "link-$id", $ids );
+			// Products on sale, featured ones, those that sell best: they are named, and others may come.
+			$more = in_array( 'product', self::queried_types( $query ), true ) ? array( 'list-product' ) : array();
+			return array_merge( $more, array_map( fn( $id ) => "link-$id", $ids ) );
 		}
 		$id = (int) $query->get( 'p' ) ?: (int) $query->get( 'page_id' ) ?: (int) $query->get( 'attachment_id' );
 		if ( $id ) {

@@ -27,6 +27,9 @@ final class Personal {
 	/** Routes of WooCommerce's REST API that are a visitor's own. */
 	const SHOP_ROUTES = '~^/wc/store(/v\d+)?/(batch|cart|checkout|order)~';
 
+	/** Routes of the REST API whose answers are the same for everyone; of others, those that say so themselves. */
+	const SHARED_ROUTES = '~^/($|wp/v2|oembed/1\.0|wc/store)~';
+
 	/** Functions of shops that say that the page is about a visitor's cart, order or account, whatever its address. */
 	const SHOP_PAGES = array(
 		'is_cart', 'is_checkout', 'is_account_page',
@@ -58,6 +61,7 @@ final class Personal {
 		add_filter( 'do_shortcode_tag', array( self::class, 'of_shortcode' ), PHP_INT_MAX, 2 );
 		add_filter( 'render_block', array( self::class, 'of_block' ), PHP_INT_MAX, 2 );
 		add_filter( 'rest_pre_dispatch', array( self::class, 'of_route' ), PHP_INT_MAX, 3 );
+		add_filter( 'rest_post_dispatch', array( self::class, 'of_answer' ), PHP_INT_MAX, 3 );
 		// Polylang: the language is chosen by the address, and what a browser or a cookie says chooses where the front page redirects to,
 		// which Polylang then keeps from being stored.
 		add_filter( 'pll_is_cache_active', '__return_true' );
@@ -167,6 +171,26 @@ final class Personal {
 	 */
 	public static function of_route( $answer, $server, $request ) {
 		if ( preg_match( self::SHOP_ROUTES, $request->get_route() ) ) {
+			Page::veto();
+		}
+		return $answer;
+	}
+
+	/**
+	 * @param \WP_HTTP_Response $answer  Passed on.
+	 * @param \WP_REST_Server   $server
+	 * @param \WP_REST_Request  $request
+	 */
+	public static function of_answer( $answer, $server, $request ) {
+		$control = array_change_key_case( $answer->get_headers() )['cache-control'] ?? '';
+		/**
+		 * Filters whether a route's answers are the same for everyone.
+		 *
+		 * @param bool   $is_shared
+		 * @param string $route
+		 */
+		$is_shared = apply_filters( 'yorozu_is_route_shared', 1 === preg_match( self::SHARED_ROUTES, $request->get_route() ), $request->get_route() );
+		if ( ! $is_shared && ! preg_match( '~\bpublic\b|max-?age=[1-9]~i', (string) $control ) ) {
 			Page::veto();
 		}
 		return $answer;

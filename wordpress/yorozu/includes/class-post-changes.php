@@ -17,12 +17,10 @@ final class Post_Changes {
 	const OF_SOME_PAGES = array( 'wp_block', 'wp_navigation' );
 	/** Meta that pages show. */
 	const META = array( '_thumbnail_id', '_wp_page_template', '_wp_attachment_image_alt', '_wp_attachment_metadata' );
-	/** Meta that no page shows. */
-	const META_OF_EDITORS = array( '_edit_lock', '_edit_last', '_encloseme', '_pingme', '_wp_old_date', '_wp_old_slug' );
 	/** What of a post's row is compared where it was written without a word. */
 	const FIELDS = array(
 		'post_status', 'post_title', 'post_content', 'post_excerpt', 'post_name', 'post_parent', 'menu_order', 'post_password',
-		'post_author', 'post_date', 'comment_status', 'ping_status',
+		'post_author', 'post_date', 'post_modified', 'comment_status', 'ping_status',
 	);
 	/** Pages below a page, whose addresses change with it; more mean the whole site. */
 	const BELOW_MAX = 100;
@@ -111,6 +109,7 @@ final class Post_Changes {
 
 	public static function deleted( $id ): void {
 		if ( isset( self::$before[ self::key( $id ) ] ) ) {
+			Queue::tags( self::$before[ self::key( $id ) ]['type'] . " $id deleted", array( "used-$id" ), true );
 			$gone = array( 'is_shown' => false ) + self::$before[ self::key( $id ) ];
 			self::changed( self::$before[ self::key( $id ) ], $gone );
 			unset( self::$before[ self::key( $id ) ] );
@@ -171,10 +170,14 @@ final class Post_Changes {
 
 	private static function changed( ?array $was, array $is ): void {
 		$was_shown = $was && $was['is_shown'];
+		$name = "{$is['type']} {$is['id']}";
 		if ( ! $was_shown && ! $is['is_shown'] ) {
+			// A form, a template: without a page of its own.
+			if ( $was && ! in_array( $is['type'], Used::OTHER_TYPES, true ) ) {
+				Queue::tags( "$name edited", array( "used-{$is['id']}" ) );
+			}
 			return;
 		}
-		$name = "{$is['type']} {$is['id']}";
 		if ( in_array( $is['type'], self::OF_ALL_PAGES, true ) ) {
 			Queue::all( $name );
 			return;
@@ -216,9 +219,8 @@ final class Post_Changes {
 		if ( $differs( 'title' ) || $differs( 'text' ) || $is_opened ) {
 			Queue::tags( $reason, array( 'search' ), $is_opened );
 		}
-		if ( version_compare( $GLOBALS['wp_version'], '6.5', '>=' ) || has_filter( 'wp_sitemaps_posts_entry' ) ) {
-			// Sitemaps say when each page was last changed, that of pages also when the newest post was.
-			Queue::tags( $reason, array( "sitemap-{$is['type']}", 'sitemap-page' ) );
+		if ( self::is_change_in_sitemaps() ) {
+			Queue::tags( $reason, array( "sitemap-{$is['type']}", 'sitemap-page' ), $is_hard );
 		}
 		if ( $differs( 'url' ) ) {
 			Queue::tags( $reason, array( '404', "sitemap-{$is['type']}" ), true );
@@ -291,7 +293,7 @@ final class Post_Changes {
 	/** @return string[] Pages that show or name a post. */
 	private static function with_post( array $state ): array {
 		$id   = $state['id'];
-		$tags = array( "post-$id", "meta-$id", "link-$id", "comments-$id", "commentcount-$id" );
+		$tags = array( "post-$id", "meta-$id", "link-$id", "used-$id", "comments-$id", "commentcount-$id" );
 		return $state['comments'] ? array_merge( $tags, array( 'comments' ) ) : $tags;
 	}
 
@@ -310,6 +312,9 @@ final class Post_Changes {
 		}
 		if ( in_array( $type, self::types_of_sitemaps(), true ) ) {
 			$tags[] = "sitemap-$type";
+			if ( self::is_change_in_sitemaps() ) {
+				$tags[] = 'sitemap-page';
+			}
 			// One more or less than fills its sitemaps: there is one sitemap more or less.
 			if ( ( wp_count_posts( $type )->publish ?? 0 ) % max( 1, wp_sitemaps_get_max_urls( 'post' ) ) < 2 ) {
 				$tags[] = 'sitemap';
@@ -317,6 +322,11 @@ final class Post_Changes {
 			array_push( $tags, ...User_Changes::of_authors_posts( $state['author'] ) );
 		}
 		return array_merge( $tags, self::days( $state ), self::neighbours( $state ) );
+	}
+
+	/** Whether sitemaps say when each page was last changed, and that of pages also when the newest post was. */
+	private static function is_change_in_sitemaps(): bool {
+		return version_compare( $GLOBALS['wp_version'], '6.5', '>=' ) || has_filter( 'wp_sitemaps_posts_entry' );
 	}
 
 	/** @return string[] Those that sitemaps list, and whose authors they list. */
@@ -407,12 +417,17 @@ final class Post_Changes {
 		self::$losing_meta = array();
 		foreach ( $posts as $id ) {
 			$post = get_post( $id );
-			if ( ! $post || ! self::is_shown( $post ) ) {
+			if ( ! $post || in_array( $post->post_type, Used::OTHER_TYPES, true ) ) {
 				continue;
 			}
-			if ( self::is_meta_shown( $name ) ) {
-				Queue::tags( "$post->post_type $id's $name", array( "post-$id", "meta-$id" ) );
-			} elseif ( ! in_array( $name, self::META_OF_EDITORS, true ) ) {
+			$is_shown = self::is_shown( $post );
+			if ( $is_shown && self::is_meta_shown( $name ) ) {
+				Queue::tags( "$post->post_type $id's $name", array( "post-$id", "meta-$id", "used-$id" ) );
+			} elseif ( preg_match( Used::OTHER_META, $name ) ) {
+				continue;
+			} elseif ( Used::is_edit() ) {
+				Queue::tags( "meta of $post->post_type $id", $is_shown ? array( "post-$id", "used-$id" ) : array( "used-$id" ) );
+			} elseif ( $is_shown ) {
 				self::with_meta( $post );
 			}
 		}

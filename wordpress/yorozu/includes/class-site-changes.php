@@ -24,6 +24,8 @@ final class Site_Changes {
 		'shop_page_id', 'stock_format', 'store_pages_only', 'tax_based_on', 'tax_display_cart', 'tax_display_shop',
 		'tax_round_at_subtotal', 'weight_unit',
 	);
+	/** Screens of settings most of which no page shows; those that pages show are among the options above. */
+	const SCREENS_OF_WORDPRESS = array( 'general', 'writing', 'reading', 'discussion', 'media', 'privacy' );
 	/** Hooks after which any page may be another: of WordPress; of WooCommerce; of plugins that delete styles and scripts that pages link to. */
 	const HOOKS_OF_ALL = array(
 		'switch_theme', 'customize_save_after', 'automatic_updates_complete', 'add_link', 'edit_link', 'delete_link',
@@ -195,7 +197,15 @@ final class Site_Changes {
 		if ( 0 === strpos( $name, 'woocommerce_' ) ) {
 			return in_array( substr( $name, 12 ), self::OPTIONS_OF_SHOP, true );
 		}
-		return in_array( $name, self::OPTIONS, true );
+		return in_array( $name, self::OPTIONS, true ) || self::is_of_settings_screen( $name );
+	}
+
+	/** Whether it is saved by a plugin's or theme's own screen of settings. */
+	private static function is_of_settings_screen( string $name ): bool {
+		// phpcs:ignore WordPress.Security.NonceVerification -- WordPress has verified it, or saves nothing.
+		$group = 'options.php' === ( $GLOBALS['pagenow'] ?? '' ) ? (string) ( $_POST['option_page'] ?? '' ) : '';
+		$own   = $GLOBALS['new_allowed_options'][ $group ] ?? array();
+		return ! in_array( $group, self::SCREENS_OF_WORDPRESS, true ) && in_array( $name, $own, true );
 	}
 
 	/** @return array<string, string[]> Widgets by sidebar, without those that are put by. */
@@ -247,9 +257,9 @@ final class Site_Changes {
 	public static function product_changed( $product ): void {
 		$id     = is_object( $product ) ? (int) $product->get_id() : (int) $product;
 		$parent = (int) wp_get_post_parent_id( $id );
-		$tags   = array( "post-$id" );
+		$tags   = array( "post-$id", "used-$id" );
 		if ( $parent ) {
-			$tags[] = "post-$parent";
+			array_push( $tags, "post-$parent", "used-$parent" );
 		}
 		Queue::tags( "product $id", $tags );
 	}

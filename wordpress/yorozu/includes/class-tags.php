@@ -27,6 +27,7 @@ defined( 'ABSPATH' ) || exit;
  * | `commentcount-7` | shows how many comments the post has |
  * | `discussion`, `calendar` | has comments or a form for them, a calendar |
  * | `menu-2` | shows the menu |
+ * | `used-7`, `termmeta-3` | reads the post or its meta by its number (`Used`); meta of the term |
  * | `404`, `feed`, `lastmodified` | is that; says when any post was last changed |
  * | `abroad` | shows something of another site of the network |
  * | `sitemap`, `sitemap-post`, `sitemapterms-category`, `sitemapusers` | is the index of the sitemaps; one of them |
@@ -37,7 +38,9 @@ final class Tags {
 	/** Bytes of the field; web servers bound an answer's head to 4 or 8 KB. */
 	const BYTES_MAX = 2500;
 	/** What a sitemap needs no tag for: it lists addresses, and those change its own tag. */
-	const NOT_OF_SITEMAPS = array( 'list', 'link', 'termlink', 'authorlink', 'terms', 'termids', 'allterms', 'users', 'post', 'sticky', 'bymodified' );
+	const NOT_OF_SITEMAPS = array( 'used', 'termmeta', 'list', 'link', 'termlink', 'authorlink', 'terms', 'termids', 'allterms', 'users', 'post', 'sticky', 'bymodified' );
+	/** Sitemaps of plugins, which ask the database themselves: they list any type, and say when each page was last changed. */
+	const OTHER_SITEMAPS = '~sitemap[^/]*\.(xml|txt|kml|gz)$~i';
 	/** Fields of the author that pages print. */
 	const AUTHOR_FIELDS = array( 'ID', 'display_name', 'description', 'first_name', 'last_name', 'nickname', 'user_email', 'user_nicename', 'user_url' );
 
@@ -132,6 +135,9 @@ final class Tags {
 	/** @return string[] Tags for the head of the page. */
 	public static function for_page(): array {
 		self::add( ...array_map( fn( $id ) => "sticky-$id", array_keys( array_filter( self::$asked_sticky ) ) ) );
+		if ( preg_match( self::OTHER_SITEMAPS, (string) wp_parse_url( $_SERVER['REQUEST_URI'] ?? '', PHP_URL_PATH ) ) && ! self::$is_sitemap ) {
+			self::add( 'sitemap', 'sitemap-all', 'sitemapterms-all', 'sitemapusers', 'lastmodified' );
+		}
 		/**
 		 * Filters the tags of the page.
 		 *
@@ -159,12 +165,13 @@ final class Tags {
 	 * @return string[]
 	 */
 	private static function of_what_is_printed( array $tags ): array {
+		$tags = Used::without_shown( $tags );
 		if ( self::$is_sitemap ) {
 			return array_filter( $tags, fn( $tag ) => ! in_array( self::kind( $tag ) ?: $tag, self::NOT_OF_SITEMAPS, true ) );
 		}
 		if ( in_array( http_response_code(), array( 301, 302, 303, 307, 308 ), true ) ) {
 			// A redirect prints nothing but an address.
-			$tags = array_filter( $tags, fn( $tag ) => 'meta' !== self::kind( $tag ) );
+			$tags = array_filter( $tags, fn( $tag ) => ! in_array( self::kind( $tag ), array( 'meta', 'used', 'termmeta' ), true ) );
 			return array_unique( preg_replace( '/^post-/', 'link-', $tags ) );
 		}
 		return $tags;
@@ -247,7 +254,7 @@ final class Tags {
 		return $posts;
 	}
 
-	/** Products that are on sale, featured, sell best: their query names those that are, and others may come. */
+	/** A list of products, which WooCommerce has kept since the last query. */
 	public static function of_products( $query ) {
 		self::add( 'list-product' );
 		return $query;

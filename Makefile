@@ -2,6 +2,7 @@
 # make test     every test, in some 12 minutes; tests/again N all of them N times under load
 # make soak     what is drawn and raced in make test, for long: HOURS=1, fractions allowed
 # make conformance  the public suites that ../shared/suites has (SUITES=folder names another), against their floors
+# make plugins  what real plugins do to cached pages: PLUGINS=folder has plugins and themes as wp-content has
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds
@@ -9,7 +10,7 @@
 # make image    a container image of the package
 # make packages-test  both on real systems: installed, upgraded under load, removed
 # make release  all that a release is: tests, packages, image, their tests, checksums
-.PHONY: run test soak conformance bench lint profile deb image packages-test release
+.PHONY: run test soak conformance plugins bench lint profile deb image packages-test release
 
 run:
 	@exec stack/run
@@ -22,6 +23,10 @@ soak:
 
 conformance:
 	@tests/run -s tests/test_conformance.py && exec conformance/h2spec
+
+plugins:
+	@[ -d "$(PLUGINS)/plugins" ] || { echo 'make plugins: PLUGINS is "$(PLUGINS)": a folder with plugins (and themes) as in wp-content was expected' >&2; exit 2; }
+	@tests/run tests/real_plugins.py; status=$$?; cat target/tests/plugins/*.md; exit $$status
 
 bench:
 	@exec bench/run

@@ -173,7 +173,7 @@ final class Post_Changes {
 		$name = "{$is['type']} {$is['id']}";
 		if ( ! $was_shown && ! $is['is_shown'] ) {
 			// A form, a template: without a page of its own.
-			if ( $was && ! in_array( $is['type'], Used::OTHER_TYPES, true ) ) {
+			if ( $was && ! is_post_type_viewable( $is['type'] ) && ! in_array( $is['type'], Used::OTHER_TYPES, true ) ) {
 				Queue::tags( "$name edited", array( "used-{$is['id']}" ) );
 			}
 			return;

@@ -98,6 +98,7 @@ MISSES = [
     ('tags', 'GET', '/tags/a?tags=4097', {}),
     ('redirected', 'GET', '/leads?h=X-Accel-Redirect:/led/a', {}),
     ('permission', 'GET', '/permission', {}),
+    ('cookie', 'GET', '/cookies', {'Cookie': 'cart=1'}),
     ('undecided', 'GET', '/undecided?x=' + 'a' * 40, {}),
     ('range-offset', 'GET', '/offset/a', {'Range': 'bytes=3-'}),
     ('head', 'HEAD', '/head/a', {}),
@@ -111,6 +112,7 @@ def miss_by_each_reason(server):
     """Makes them, and those that take two requests; the names."""
     ask(server, '/vary?h=Vary:Accept-Language', Accept_Language='en')
     ask(server, '/complete/a?status=206&h=ETag:%22a%22&h=Content-Range:bytes%200-4/10&h=Cache-Control:max-age=60', Range='bytes=0-4')
+    ask(server, '/cookies?h=X-Accel-Cookies:cart')
     for name, method, path, fields in MISSES:
         body = b'x' if name in ('body', 'method') else None
         ask(server, path, method, body, **{key.replace('-', '_'): value for key, value in fields.items()})

@@ -1,5 +1,6 @@
 //! What is counted of requests to the cache, by zone and reason; a zone keeps its counters.
 
+use super::kept;
 use super::seen::{self, Effect};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -40,14 +41,14 @@ static SERVERS: Named = Named::new(SERVERS_CELLS);
 const SERVERS_SAVED: usize = CacheStatus::ALL.len();
 const SERVERS_CELLS: usize = SERVERS_SAVED + 1;
 
-/// The zone of this name is used.
-pub fn begin(name: &str, zone: &Zone) {
-    zone.keep(ZONES.of(name));
+/// The counters of the zone of this name.
+pub fn named(name: &str) -> &'static Tally {
+    ZONES.of(name)
 }
 
 /// The counters of a zone.
 pub fn of(zone: &Zone) -> Option<&'static Tally> {
-    zone.kept::<&'static Tally>().copied()
+    kept::of(zone).map(|kept| kept.tally)
 }
 
 /// Counts a request that is over.

@@ -267,11 +267,12 @@ bitflags! {
         const VARY = 1 << 8;
         const AUTHORIZATION = 1 << 9;
         const X_ACCEL_PURGE = 1 << 10;
+        const X_ACCEL_COOKIES = 1 << 11;
     }
 }
 
 impl IgnoreHeaders {
-    const WORDS: [(&str, Self); 11] = [
+    const WORDS: [(&str, Self); 12] = [
         ("X-Accel-Redirect", Self::X_ACCEL_REDIRECT),
         ("X-Accel-Expires", Self::X_ACCEL_EXPIRES),
         ("X-Accel-Limit-Rate", Self::X_ACCEL_LIMIT_RATE),
@@ -283,6 +284,7 @@ impl IgnoreHeaders {
         ("Vary", Self::VARY),
         ("Authorization", Self::AUTHORIZATION),
         ("X-Accel-Purge", Self::X_ACCEL_PURGE),
+        ("X-Accel-Cookies", Self::X_ACCEL_COOKIES),
     ];
 }
 

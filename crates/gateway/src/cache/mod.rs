@@ -28,7 +28,9 @@ pub mod freshness;
 pub mod header_rules;
 mod headers;
 pub mod invalidate;
+pub mod kept;
 pub mod key;
+pub mod learned;
 mod left;
 mod loops;
 pub mod memory;
@@ -161,6 +163,10 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     if permission::is_of_client(exchange) {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Permission);
+    }
+    if learned::is_of_visitor(exchange, &plan.zone) {
+        plan.is_bypassed = true;
+        plan.not_stored = Some(NotStored::Cookie);
     }
     Ok(plan)
 }

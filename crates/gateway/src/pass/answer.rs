@@ -29,6 +29,19 @@ use yorozu_kernel::exchange::{Exchange, error_page};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Level};
 
+/// Does what an answer asks for beside its response: purges, and what it says of cookies.
+async fn obey(exchange: &mut Exchange, conf: &cache::settings::Conf, head: &Head) {
+    let is_said =
+        |name: &[u8], ignored| !conf.ignore_headers.contains(ignored) && head.field(name).is_some();
+    if is_said(b"x-accel-purge", IgnoreHeaders::X_ACCEL_PURGE) {
+        let purge = exchange.conf.engine.purge_by_answer;
+        purge(exchange, Rc::clone(&head.fields)).await;
+    }
+    if is_said(cache::learned::HEADER, IgnoreHeaders::X_ACCEL_COOKIES) {
+        cache::learned::learn(exchange, conf, &head.fields);
+    }
+}
+
 /// Turns what was fetched into an outcome; the body goes on arriving.
 pub async fn accept(
     exchange: &mut Exchange,
@@ -54,10 +67,8 @@ pub async fn accept(
     }
     // Looked for once: few answers have any.
     let has_accel = head.fields.iter().any(|(name, _)| starts_with_accel(name));
-    let may_purge = !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_PURGE);
-    if has_accel && may_purge && head.field(b"x-accel-purge").is_some() {
-        let purge = exchange.conf.engine.purge_by_answer;
-        purge(exchange, Rc::clone(&head.fields)).await;
+    if has_accel {
+        obey(exchange, conf.cache, &head).await;
     }
     if let Some(text) = protocol.miss(head.status) {
         error::request(exchange, Level::Info, text);

@@ -1,13 +1,15 @@
 //! Which fields of an upstream's head the client sees.
 
 use super::{Settings, settings};
+use crate::cache;
 use crate::protocol::codec::Head;
 use crate::protocol::{self, Protocol};
 use yorozu_http::field;
 use yorozu_kernel::exchange::Exchange;
 
 /// Fields of an answer that are for the server, not the client.
-const HIDDEN: [&[u8]; 7] = [
+const HIDDEN: [&[u8]; 8] = [
+    cache::learned::HEADER,
     b"x-accel-purge",
     b"x-accel-expires",
     b"x-accel-expires-max",

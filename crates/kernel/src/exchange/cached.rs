@@ -51,6 +51,8 @@ pub enum NotStored {
     Redirected,
     /// It depends on what was said of the client when it was let in (`auth_request_set`), and the key does not.
     Permission,
+    /// The request has a cookie by which the application tells its visitors apart (`X-Accel-Cookies`).
+    Cookie,
     /// Something that decides the answer could not be found out.
     Undecided,
 }
@@ -74,7 +76,7 @@ impl NotStored {
     }
 
     /// In their order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -97,12 +99,13 @@ impl NotStored {
         Self::Tags,
         Self::Redirected,
         Self::Permission,
+        Self::Cookie,
         Self::Undecided,
     ];
 
     /// Whether such a request is not answered from the cache either, so that this is why it was passed by.
     pub fn bypasses(self) -> bool {
-        matches!(self, Self::Redirected | Self::Permission)
+        matches!(self, Self::Redirected | Self::Permission | Self::Cookie)
     }
 
     pub fn name(self) -> &'static str {
@@ -129,6 +132,7 @@ impl NotStored {
             Self::Tags => "tags",
             Self::Redirected => "redirected",
             Self::Permission => "permission",
+            Self::Cookie => "cookie",
             Self::Undecided => "undecided",
         }
     }

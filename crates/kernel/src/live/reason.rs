@@ -210,6 +210,11 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
         "What the visitor may is not in the key",
         "auth_request_set or a certificate says of the visitor what the upstream is told, and the key does not hold it. Put the variable into the key.",
     ),
+    // Cookie
+    (
+        "The visitor has a cookie of the application",
+        "The application has said that its pages may differ by this cookie (X-Accel-Cookies). If none does, have it say so: X-Accel-Cookies: -NAME.",
+    ),
     // Undecided
     (
         "A value could not be found out",

@@ -400,7 +400,7 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
                 })
             }
         };
-        cache::counters::begin(name, &zone);
+        cache::kept::begin(name, &zone);
         zones.insert(name.clone(), zone);
     }
     Ok(zones)

@@ -1,0 +1,214 @@
+//! Cookies by which an application tells its visitors apart, as it says itself: `X-Accel-Cookies: NAME, -NAME`. Who has one neither
+//! takes a shared page nor makes one; with `-` that ends. The names are kept with the zone, for each server by its first name, and
+//! over a restart.
+
+use super::key;
+use super::settings::Conf;
+use crate::protocol;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use tokio::task::spawn_blocking;
+use yorozu_cache::Zone;
+use yorozu_http::field;
+use yorozu_kernel::base::tasks;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::logging::error::{self, Context, Level};
+
+pub const HEADER: &[u8] = b"x-accel-cookies";
+/// In the zone's folder: a line for each server, its name and those of the cookies.
+const NOTE: &str = "yorozu.cookies";
+/// Names for a server; chosen, as sites set one or two.
+const NAMES_MAX: usize = 32;
+/// Bytes of a name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Names of cookies by the first name of the server.
+type Names = BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>;
+
+/// The names that a zone's applications have said.
+#[derive(Debug, Default)]
+pub struct Learned {
+    names: RwLock<Names>,
+    are_there: AtomicBool,
+}
+
+impl Learned {
+    /// What the zone's folder says; nothing, where it cannot be read: the next response says it again. Blocks.
+    pub fn read(zone: &Zone) -> Self {
+        Self::parse(&zone.read_note(NOTE).ok().flatten().unwrap_or_default())
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let mut names = Names::new();
+        for line in text.split(|byte| *byte == b'\n') {
+            let mut words = line.split(|byte| *byte == b' ').map(<[u8]>::to_vec);
+            if let Some(server) = words.next() {
+                names.entry(server).or_default().extend(words.filter(|name| is_name(name)));
+            }
+        }
+        names.retain(|_, of_server| !of_server.is_empty());
+        Self { are_there: AtomicBool::new(!names.is_empty()), names: RwLock::new(names) }
+    }
+
+    fn names(&self) -> RwLockReadGuard<'_, Names> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn to_note(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        for (server, names) in &*self.names() {
+            text.extend_from_slice(server);
+            for name in names {
+                text.push(b' ');
+                text.extend_from_slice(name);
+            }
+            text.push(b'\n');
+        }
+        text
+    }
+
+    /// Takes what a response says of a cookie; whether that is new.
+    fn take(&self, server: &[u8], name: &[u8], is_personal: bool) -> bool {
+        let is_known = |names: &Names| names.get(server).is_some_and(|them| them.contains(name));
+        if is_known(&self.names()) == is_personal {
+            return false;
+        }
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let of_server = names.entry(server.to_vec()).or_default();
+        let is_new = match is_personal {
+            true => of_server.len() < NAMES_MAX && of_server.insert(name.to_vec()),
+            false => of_server.remove(name),
+        };
+        names.retain(|_, of_server| !of_server.is_empty());
+        self.are_there.store(!names.is_empty(), Ordering::Release);
+        is_new
+    }
+
+    /// Whether one of the names is that of a cookie in this field.
+    fn has_one_of(&self, server: &[u8], cookies: &[u8]) -> bool {
+        let names = self.names();
+        names
+            .get(server)
+            .is_some_and(|names| cookie_names(cookies).any(|name| names.contains(&name)))
+    }
+}
+
+/// The names in a `Cookie` field, as PHP reads them.
+fn cookie_names(cookies: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    pairs.map(|pair| {
+        let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+        name.iter()
+            .map(|byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { *byte })
+            .collect()
+    })
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let is_plain =
+        |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b',' | b';' | b'=' | b'"');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.iter().all(is_plain)
+}
+
+/// Takes what a response says of its application's cookies.
+pub fn learn(exchange: &mut Exchange, conf: &Conf, fields: &[(Bytes, Bytes)]) {
+    let Some(zone) = key::zone(exchange, conf).ok().flatten() else { return };
+    let Some(learned) = super::kept::of(&zone).map(|kept| Arc::clone(&kept.learned)) else {
+        return;
+    };
+    let server = exchange.conf.server(exchange.server).name().as_bytes().to_vec();
+    let mut is_new = false;
+    for (_, value) in fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(HEADER)) {
+        for item in field::list(value) {
+            let (name, is_personal) = match item.strip_prefix(b"-") {
+                Some(name) => (name, false),
+                None => (item, true),
+            };
+            let name = cookie_names(name).next().unwrap_or_default();
+            if !is_name(&name) {
+                let text = format!(
+                    "X-Accel-Cookies: invalid \"{}\", expected NAME or -NAME",
+                    String::from_utf8_lossy(item)
+                );
+                error::request(exchange, Level::Error, &text);
+            } else if learned.take(&server, &name, is_personal) {
+                is_new = true;
+                let name = String::from_utf8_lossy(&name);
+                let text = match is_personal {
+                    true => format!(
+                        "the cookie \"{name}\" tells visitors apart: who has it gets no shared page (X-Accel-Cookies)"
+                    ),
+                    false => format!(
+                        "the cookie \"{name}\" tells no visitors apart any more (X-Accel-Cookies)"
+                    ),
+                };
+                error::request(exchange, Level::Notice, &text);
+            }
+        }
+    }
+    if is_new {
+        let context = Context::of(exchange);
+        tasks::of_request(async move {
+            let written = spawn_blocking(move || zone.replace_note(NOTE, &learned.to_note())).await;
+            if let Ok(Err(problem)) = written {
+                context.upstream(Level::Crit, &problem.to_string(), None);
+            }
+        });
+    }
+}
+
+/// Whether a request has a cookie by which the application tells its visitors apart, and which the key does not hold.
+pub fn is_of_visitor(exchange: &Exchange, zone: &Zone) -> bool {
+    if exchange.request.known.cookie.is_none() {
+        return false;
+    }
+    let Some(kept) = super::kept::of(zone) else { return false };
+    if !kept.learned.are_there.load(Ordering::Acquire) {
+        return false;
+    }
+    let server = exchange.conf.server(exchange.server).name().as_bytes();
+    let has_one =
+        exchange.request.values(b"cookie").any(|cookies| kept.learned.has_one_of(server, cookies));
+    has_one && is_seen(exchange)
+}
+
+/// Whether the upstream gets the cookies of a request, and the key does not hold them.
+fn is_seen(exchange: &Exchange) -> bool {
+    let location = exchange.conf.location(exchange.location);
+    let reads = exchange.conf.reads_of(exchange.location);
+    let (Some(protocol), Some(reads)) = (protocol::of(location), reads) else { return true };
+    let is_passed_on = protocol.passes_on(location, b"cookie") || reads.told.has_field(b"cookie");
+    is_passed_on && !reads.in_key.has_field(b"cookie")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_outlast_the_process_and_are_bounded() {
+        let learned = Learned::default();
+        assert!(learned.take(b"a.example", b"my_cart", true));
+        assert!(learned.take(b"", b"age", true) && !learned.take(b"", b"age", true));
+        let read = Learned::parse(&learned.to_note());
+        assert!(read.are_there.load(Ordering::Acquire));
+        let has =
+            |server: &str, cookies: &str| read.has_one_of(server.as_bytes(), cookies.as_bytes());
+        assert!(has("a.example", "x=1; my.cart=2") && has("", "age"));
+        assert!(!has("", "my_cart=2") && !has("b.example", "age=1") && !has("", "page=age"));
+        assert!(read.take(b"a.example", b"my_cart", false) && read.take(b"", b"age", false));
+        assert!(!read.are_there.load(Ordering::Acquire) && read.to_note().is_empty());
+        let took =
+            (0..NAMES_MAX + 1).map(|number| read.take(b"", number.to_string().as_bytes(), true));
+        assert_eq!(took.filter(|is_new| *is_new).count(), NAMES_MAX);
+    }
+
+    #[test]
+    fn a_torn_or_foreign_note_is_no_harm() {
+        for text in [&b"\n\n  \n"[..], b"a.example", b"\xff\0 \"; x", &[b' '; 9999]] {
+            assert!(Learned::parse(text).to_note().len() < 30, "{text:?}");
+        }
+    }
+}

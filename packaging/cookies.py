@@ -4,8 +4,8 @@ import pathlib, re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / 'crates/server/src/config/cookies.txt'
-PRESET, PLUGIN, PAGE = (ROOT / name for name in (
-    'presets/visitor.conf', 'wordpress/yorozu/includes/class-personal.php', 'docs/personal-cookies.md'))
+PRESET, PLUGIN, LEARNED, PAGE = (ROOT / name for name in (
+    'presets/visitor.conf', 'wordpress/yorozu/includes/class-personal.php', 'wordpress/yorozu/includes/class-cookies.php', 'docs/personal-cookies.md'))
 # In the preset: how a cookie begins, wherever it stands in the header.
 BEGIN = r'(^|;)\s*'
 INTRODUCTION = '''# Personal cookies
@@ -71,6 +71,13 @@ def plugin():
     return ''.join(f"\t\t'{name}',\n" for name in names)
 
 
+def harmless():
+    """Names of cookies that sites of WordPress have, and no page differs by."""
+    names = [name for application, cookies in applications() if application.startswith('WordPress') or application == 'Any site'
+             for kind, name, _ in cookies if kind == 'harmless']
+    return ''.join(f"\t\t'{name}',\n" for name in names)
+
+
 def page():
     rows = ['| application | cookie | | what it is |', '| --- | --- | --- | --- |']
     for application, cookies in applications():
@@ -91,6 +98,7 @@ def texts():
     return {
         PRESET: between(PRESET.read_text(), f'from here on by {mark}', f'to here by {mark}', preset()),
         PLUGIN: between(PLUGIN.read_text(), 'const COOKIES = array(', '\t);', plugin()),
+        LEARNED: between(LEARNED.read_text(), 'const HARMLESS = array(', '\t);', harmless()),
         PAGE: page(),
     }
 

@@ -534,14 +534,25 @@ def test_site_health(site):
 
 def test_site_health_says_whether_the_page_cache_works(site):
     content(site)
+    warm(site, ['/'])
     works = lambda: json.loads(site.php("require ABSPATH . 'wp-admin/includes/admin.php'; echo json_encode(Yorozu\\Health::works());"))
     said = works()
-    equal((said['status'], said['label']), ('good', 'The page cache works'))
+    equal((said['status'], said['label']), ('good', 'The page cache works'), said['description'])
     with mu_plugin(site, "add_action('send_headers', function() { setcookie('seen', 'yes'); });"):
         site.yorozu('purge', '--all')
         said = works()
         equal(said['status'], 'critical')
         assert 'The page sets a cookie. A plugin sets a cookie for every visitor' in said['description'], said
+    site.yorozu('purge', '--all')
+    # The server has heard of the cookie, with the page that set it.
+    equal(works()['label'], 'The page cache works')
+    site.script('tell.php', "<?php header('X-Accel-Cookies: -seen'); header('Cache-Control: no-store'); echo 'told';")
+    equal(site.get('/tell.php').body, b'told')
+    said = works()
+    assert (said['status'], said['label']) == ('critical', 'Visitors with the cookie "seen" get pages that were made for others'), said
+    assert '&quot;~(^|;)\\s*seen=&quot; 1;' in said['description'], said
+    site.php("do_action('switch_theme');")
+    equal(works()['label'], 'The page cache works')
     site.yorozu('purge', '--all')
     # A stored error or redirect is no page that comes from the cache.
     with mu_plugin(site, "add_action('template_redirect', function() { if (is_front_page()) { status_header(404); } });"):
@@ -800,6 +811,52 @@ def test_an_order_is_shown_to_no_stranger(site):
         assert b'Order of ann' in site.get('/post-four/?key=ann').body
         equal(site.get('/post-four/?key=ann').cache, 'MISS')
     site.php(f"wp_update_post(array('ID' => {ids['four']}, 'post_content' => '<p>The text of four.</p>'));")
+
+
+# What a plugin does that keeps something of a visitor under a cookie of its own, as the session of Easy Digital Downloads 3.6.5 did, which no table knew.
+OWN_COOKIE = """
+add_action('init', function () {
+    if (isset($_POST['age'])) setcookie('my_age', $_POST['age'], 0, '/');
+    if (isset($_POST['gone'])) { setcookie('my_gone', '', time() - 9, '/'); setcookie('cmplz_banner', 'yes', 0, '/'); }
+    if (isset($_POST['told'])) do_action('wpsc_add_cookie', 'my_told');
+});
+add_filter('the_content', fn($text) => 'Age: ' . esc_html($_COOKIE['my_age'] ?? 'none') . ' ' . esc_html($_COOKIE['my_told'] ?? ''));
+"""
+
+
+def test_who_has_a_cookie_that_the_site_sets_makes_no_page_for_others(site):
+    content(site)
+    names = lambda: site.php("echo json_encode(get_option('yorozu_cookies', array()));")
+    asks = lambda cookie: {site.get('/about/', Cookie=cookie).cache for _ in range(3)}
+    with mu_plugin(site, OWN_COOKIE):
+        site.php("delete_option('yorozu_cookies');")
+        form = {'Content-Type': 'application/x-www-form-urlencoded'}
+        for body in ('gone=1', 'age=17', 'age=18', 'told=1'):
+            site.get('/about/', 'POST', body, **form)
+        equal(json.loads(names()), {'my_age': 1, 'my_told': 1})
+        # Neither here nor where the server has not heard of it, is a page of such a visitor stored.
+        for told, caches in (('my_age, my_told', {'BYPASS'}), ('-my_age, -my_told', {'MISS'})):
+            for cookie, own in (('my_age=17', b'Age: 17'), ('my_told=Ann', b'Age: none Ann')):
+                site.yorozu('purge', '--all')
+                site.script('tell.php', f"<?php header('X-Accel-Cookies: {told}'); header('Cache-Control: no-store');")
+                site.get('/tell.php')
+                # Its response tells the server again.
+                equal(site.get('/about/', Cookie=cookie).cache, *caches)
+                assert own in site.get('/about/', Cookie=cookie).body
+                warm(site, ['/about/'])
+                equal((site.get('/about/', Cookie=cookie).cache, b'Age: none' in site.get('/about/').body), ('BYPASS', True))
+        site.yorozu('purge', '--all')
+        equal(asks('cmplz_banner=yes'), {'MISS', 'HIT'}, 'a harmless one')
+    with mu_plugin(site, OWN_COOKIE + "add_filter('yorozu_is_cookie_harmless', fn($is, $name) => $is || $name === 'my_age', 10, 2);"):
+        site.yorozu('purge', '--all')
+        site.get('/about/')
+        assert 'HIT' in asks('my_age=17'), 'said to be harmless'
+        equal(asks('my_told=Ann'), {'BYPASS'})
+        site.php('Yorozu\\Cookies::forget();')
+        site.get('/?s=whatever')
+        equal(asks('my_told=Ann'), {'HIT'}, 'forgotten')
+    site.php("delete_option('yorozu_cookies');")
+    site.yorozu('purge', '--all')
 
 
 def test_prices_by_the_visitor_s_address_are_not_stored(site):

@@ -24,7 +24,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -40,6 +40,7 @@ Term_Changes::register();
 Used::register_changes();
 User_Changes::register();
 Site_Changes::register();
+Cookies::register();
 Queue::register();
 Health::register();
 History::register();
@@ -55,6 +56,9 @@ register_activation_hook(
 		}
 	}
 );
+
+// This very request's response says so.
+register_deactivation_hook( __FILE__, array( Cookies::class, 'forget' ) );
 
 if ( defined( 'WP_CLI' ) && \WP_CLI ) {
 	require __DIR__ . '/includes/class-command.php';

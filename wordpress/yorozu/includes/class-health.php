@@ -5,6 +5,9 @@ defined( 'ABSPATH' ) || exit;
 
 /** What Tools, Site Health says of the page cache. */
 final class Health {
+	/** Cookies of the site's own that the front page is asked for with. */
+	const COOKIES_MAX = 8;
+
 	public static function register(): void {
 		add_filter( 'site_status_page_cache_supported_cache_headers', array( self::class, 'headers' ) );
 		add_filter( 'site_status_tests', array( self::class, 'tests' ) );
@@ -79,12 +82,31 @@ final class Health {
 			/* translators: %d: HTTP status, such as 404 */
 			return array( 'recommended', __( 'The front page does not answer as a page', 'yorozu' ), sprintf( __( 'Asked for without cookies, it answers with status %d. That says nothing about the page cache.', 'yorozu' ), $code ) );
 		}
-		$cache = strtoupper( (string) wp_remote_retrieve_header( $answer, 'x-cache' ) );
-		$is_hit = '' === $cache ? '' !== wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );
-		if ( $is_hit ) {
-			return array( 'good', __( 'The page cache works', 'yorozu' ), __( 'The front page came from the cache when it was asked for a second time.', 'yorozu' ) );
+		if ( self::is_hit( $answer ) ) {
+			return self::cookies( $url ) ?? array( 'good', __( 'The page cache works', 'yorozu' ), __( 'The front page came from the cache when it was asked for a second time.', 'yorozu' ) );
 		}
 		return array( 'critical', __( 'The page cache does not answer', 'yorozu' ), __( 'The front page was asked for twice, and WordPress had to make it both times.', 'yorozu' ) . ' ' . self::why() );
+	}
+
+	/** @param array|\WP_Error $answer */
+	private static function is_hit( $answer ): bool {
+		$cache = strtoupper( (string) wp_remote_retrieve_header( $answer, 'x-cache' ) );
+		return '' === $cache ? '' !== (string) wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );
+	}
+
+	/** @return string[]|null Status, title, text: of a cookie of the site's own, whose visitors get pages that were made for others. */
+	private static function cookies( string $url ): ?array {
+		foreach ( array_slice( Cookies::names(), 0, self::COOKIES_MAX ) as $name ) {
+			$answer = wp_remote_get( $url, array( 'timeout' => 10, 'headers' => array( 'Cookie' => "$name=1" ), 'sslverify' => false ) );
+			if ( self::is_hit( $answer ) ) {
+				/* translators: %s: name of a cookie */
+				$label = sprintf( __( 'Visitors with the cookie "%s" get pages that were made for others', 'yorozu' ), $name );
+				/* translators: %s: a line of the web server's configuration */
+				$text = sprintf( __( 'The site sets this cookie, so that pages may differ by it, and the web server does not know it. Add this line to visitor.conf: %s If no page differs by it, say so with the filter yorozu_is_cookie_harmless.', 'yorozu' ), '"~(^|;)\s*' . preg_quote( $name, '~' ) . '=" 1;' );
+				return array( 'critical', $label, $text );
+			}
+		}
+		return null;
 	}
 
 	/** What the server says of the front page. */

@@ -67,23 +67,26 @@ final class Personal {
 		add_filter( 'pll_is_cache_active', '__return_true' );
 	}
 
-	/** Whether a cookie came that distinguishes this visitor from others. */
-	private static function is_known_visitor(): bool {
+	/** Whether the cookie of this name distinguishes its visitor from others. */
+	public static function is_personal( string $cookie ): bool {
 		$names = defined( 'LOGGED_IN_COOKIE' ) ? array( LOGGED_IN_COOKIE ) : array();
 		/**
 		 * Filters how the names of the cookies begin with which no page is stored.
 		 *
 		 * @param string[] $names
 		 */
-		$names = apply_filters( 'yorozu_personal_cookies', array_merge( self::COOKIES, $names ) );
-		foreach ( array_merge( self::$came, array_map( 'strval', array_keys( $_COOKIE ) ) ) as $cookie ) {
-			foreach ( $names as $name ) {
-				if ( 0 === strpos( $cookie, $name ) ) {
-					return true;
-				}
+		foreach ( apply_filters( 'yorozu_personal_cookies', array_merge( self::COOKIES, $names ) ) as $name ) {
+			if ( 0 === strpos( $cookie, $name ) ) {
+				return true;
 			}
 		}
 		return false;
+	}
+
+	/** Whether a cookie came that distinguishes this visitor from others. */
+	private static function is_known_visitor(): bool {
+		$came = array_unique( array_merge( self::$came, array_map( 'strval', array_keys( $_COOKIE ) ) ) );
+		return array_intersect( $came, Cookies::names() ) || array_filter( $came, array( self::class, 'is_personal' ) );
 	}
 
 	/** Whether the page is for this visitor alone; asked when it is whole. */

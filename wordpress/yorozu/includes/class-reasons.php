@@ -51,6 +51,7 @@ final class Reasons {
 			'expired'         => array( __( 'The page says that it is old', 'yorozu' ), __( 'A plugin sends a date that has passed (Expires). Deactivate plugins one by one to find it.', 'yorozu' ) ),
 			'loop'            => array( __( 'The page leads to itself', 'yorozu' ), __( 'Check both addresses of the site under Settings, General: often one has http and the other https.', 'yorozu' ) ),
 			'tags'            => array( __( 'There is too much on the page', 'yorozu' ), __( 'It shows more posts than the server keeps track of. Show fewer.', 'yorozu' ) ),
+			'cookie'          => array( __( 'The visitor has a cookie of the site', 'yorozu' ), __( 'A plugin or the theme has set it, so the page may be for this visitor. If no page differs by it, say so with the filter yorozu_is_cookie_harmless.', 'yorozu' ) ),
 			'permission'      => array( __( 'The page depends on who may see it', 'yorozu' ), __( 'The server asks whether the visitor may see the page, and tells WordPress who it is (auth_request). It is not stored, so that no other visitor gets it. Nothing to do.', 'yorozu' ) ),
 			'undecided'       => array( __( 'The server could not work out the answer', 'yorozu' ), __( 'The visitor got an error: a rule in the configuration of the server failed. Ask whoever runs the server to look at its error log.', 'yorozu' ) ),
 		);

@@ -21,6 +21,7 @@ final class Cookies {
 		'sbjs_*',
 		'pll_language',
 		'wp-wpml_current_language*',
+		'trp_language',
 		'_ga*',
 		'_gid',
 		'_gcl*',
@@ -52,6 +53,9 @@ final class Cookies {
 		'borlabs-cookie*',
 		'moove_gdpr_popup',
 		'euconsent*',
+		'affwp_*',
+		'mailpoet_*',
+		'wfvt_*',
 	);
 
 	/** @var bool Is WordPress over? */

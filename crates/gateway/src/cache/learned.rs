@@ -89,21 +89,20 @@ impl Learned {
     /// Whether one of the names is that of a cookie in this field.
     fn has_one_of(&self, server: &[u8], cookies: &[u8]) -> bool {
         let names = self.names();
-        names
-            .get(server)
-            .is_some_and(|names| cookie_names(cookies).any(|name| names.contains(&name)))
+        let Some(names) = names.get(server) else { return false };
+        let mut came = cookies.split(|byte| *byte == b';').map(name_of);
+        came.any(|name| names.iter().any(|known| known.iter().copied().eq(plain(name))))
     }
 }
 
-/// The names in a `Cookie` field, as PHP reads them.
-fn cookie_names(cookies: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-    pairs.map(|pair| {
-        let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
-        name.iter()
-            .map(|byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { *byte })
-            .collect()
-    })
+/// The name of a pair in a `Cookie` field.
+fn name_of(pair: &[u8]) -> &[u8] {
+    pair.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii()
+}
+
+/// A name as PHP reads it.
+fn plain(name: &[u8]) -> impl Iterator<Item = u8> {
+    name.iter().map(|byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { *byte })
 }
 
 fn is_name(name: &[u8]) -> bool {
@@ -126,7 +125,7 @@ pub fn learn(exchange: &mut Exchange, conf: &Conf, fields: &[(Bytes, Bytes)]) {
                 Some(name) => (name, false),
                 None => (item, true),
             };
-            let name = cookie_names(name).next().unwrap_or_default();
+            let name: Vec<u8> = plain(name_of(name)).collect();
             if !is_name(&name) {
                 let text = format!(
                     "X-Accel-Cookies: invalid \"{}\", expected NAME or -NAME",

@@ -58,10 +58,11 @@ final class Cookies {
 		'wfvt_*',
 	);
 
-	/** @var bool Is WordPress over? */
-	private static $is_told = false;
 	/** What tells the server: `X-Accel-Cookies: NAME, -NAME`. */
 	const FIELD = 'X-Accel-Cookies';
+
+	/** @var bool Is WordPress over? */
+	private static $is_told = false;
 
 	public static function register(): void {
 		header_register_callback( array( self::class, 'tell' ) );

@@ -28,7 +28,7 @@ final class Personal {
 	const SHOP_ROUTES = '~^/wc/store(/v\d+)?/(batch|cart|checkout|order)~';
 
 	/** Routes of the REST API whose answers are the same for everyone; of others, those that say so themselves. */
-	const SHARED_ROUTES = '~^/($|wp/v2|oembed/1\.0|wc/store)~';
+	const SHARED_ROUTES = '~^/($|(wp/v2|oembed/1\.0|wc/store)(/|$))~';
 
 	/** Functions of shops that say that the page is about a visitor's cart, order or account, whatever its address. */
 	const SHOP_PAGES = array(

@@ -109,8 +109,10 @@ final class Post_Changes {
 
 	public static function deleted( $id ): void {
 		if ( isset( self::$before[ self::key( $id ) ] ) ) {
-			Queue::tags( self::$before[ self::key( $id ) ]['type'] . " $id deleted", array( "used-$id" ), true );
 			$gone = array( 'is_shown' => false ) + self::$before[ self::key( $id ) ];
+			if ( Used::is_type( $gone['type'] ) ) {
+				Queue::tags( "{$gone['type']} $id deleted", array( "used-$id" ), true );
+			}
 			self::changed( self::$before[ self::key( $id ) ], $gone );
 			unset( self::$before[ self::key( $id ) ] );
 		}
@@ -173,7 +175,7 @@ final class Post_Changes {
 		$name = "{$is['type']} {$is['id']}";
 		if ( ! $was_shown && ! $is['is_shown'] ) {
 			// A form, a template: without a page of its own.
-			if ( $was && ! is_post_type_viewable( $is['type'] ) && ! in_array( $is['type'], Used::OTHER_TYPES, true ) ) {
+			if ( $was && Used::is_type( $is['type'] ) ) {
 				Queue::tags( "$name edited", array( "used-{$is['id']}" ) );
 			}
 			return;

@@ -67,6 +67,11 @@ final class Used {
 		}
 	}
 
+	/** Whether posts of the type have no page of their own, and others may read them: forms, templates. */
+	public static function is_type( string $type ): bool {
+		return ! is_post_type_viewable( $type ) && ! in_array( $type, self::OTHER_TYPES, true );
+	}
+
 	/**
 	 * Whether what is written now is an edit. What visitors bring about is none: counters of views are meta, and each view would make
 	 * pages again.

@@ -8,9 +8,9 @@ use crate::protocol;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use tokio::task::spawn_blocking;
-use yorozu_cache::Zone;
+use yorozu_cache::{StoreError, Zone};
 use yorozu_http::field;
 use yorozu_kernel::base::tasks;
 use yorozu_kernel::exchange::Exchange;
@@ -32,6 +32,8 @@ type Names = BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>;
 pub struct Learned {
     names: RwLock<Names>,
     are_there: AtomicBool,
+    /// Held while the note is written: it has one place, and the newest is the last.
+    writing: Mutex<()>,
 }
 
 impl Learned {
@@ -49,7 +51,11 @@ impl Learned {
             }
         }
         names.retain(|_, of_server| !of_server.is_empty());
-        Self { are_there: AtomicBool::new(!names.is_empty()), names: RwLock::new(names) }
+        Self {
+            are_there: AtomicBool::new(!names.is_empty()),
+            names: RwLock::new(names),
+            writing: Mutex::default(),
+        }
     }
 
     fn names(&self) -> RwLockReadGuard<'_, Names> {
@@ -67,6 +73,12 @@ impl Learned {
             text.push(b'\n');
         }
         text
+    }
+
+    /// Writes the names to the zone's folder. Blocks.
+    fn write(&self, zone: &Zone) -> Result<(), StoreError> {
+        let _held = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        zone.replace_note(NOTE, &self.to_note())
     }
 
     /// Takes what a response says of a cookie; whether that is new.
@@ -150,8 +162,7 @@ pub fn learn(exchange: &mut Exchange, conf: &Conf, fields: &[(Bytes, Bytes)]) {
     if is_new {
         let context = Context::of(exchange);
         tasks::of_request(async move {
-            let written = spawn_blocking(move || zone.replace_note(NOTE, &learned.to_note())).await;
-            if let Ok(Err(problem)) = written {
+            if let Ok(Err(problem)) = spawn_blocking(move || learned.write(&zone)).await {
                 context.upstream(Level::Crit, &problem.to_string(), None);
             }
         });

@@ -26,7 +26,7 @@ conformance:
 
 plugins:
 	@[ -d "$(PLUGINS)/plugins" ] || { echo 'make plugins: PLUGINS is "$(PLUGINS)": a folder with plugins (and themes) as in wp-content was expected' >&2; exit 2; }
-	@tests/run tests/real_plugins.py; status=$$?; cat target/tests/plugins/*.md; exit $$status
+	@rm -rf target/tests/plugins; tests/run tests/real_plugins.py; status=$$?; cat target/tests/plugins/*.md; exit $$status
 
 bench:
 	@exec bench/run

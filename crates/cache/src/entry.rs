@@ -22,7 +22,7 @@ use crate::purge_list::Moment;
 const MAGIC: &[u8; 8] = b"yorozu-5";
 /// The same where something follows in the head that few have: an earlier version of this program passes it over, and reads all others.
 /// Two bits from the first, so that no flipped one makes one of the other.
-const MAGIC_MORE: &[u8; 8] = b"yorozu-6";
+const MAGIC_MORE: &[u8; 8] = b"yorozu-9";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.
@@ -80,6 +80,8 @@ pub struct EntryHead {
     pub must_revalidate: bool,
     /// The operator or the application said how long it is fresh, not a field of a standard.
     pub is_by_operator: bool,
+    /// Its origin says that it is the same for visitors who otherwise bypass the cache.
+    pub is_shared: bool,
     /// May answer while it is refreshed until here (stale-while-revalidate).
     pub stale_updating_until: i64,
     /// May answer when the origin fails until here (stale-if-error).
@@ -376,6 +378,7 @@ impl EntryHead {
         if has_more {
             put_bytes(&mut out, &self.reason);
             put_length(&mut out, self.length);
+            out.push(u8::from(self.is_shared));
         }
         let (head_bytes, crc) = (out.len() - PREFIX_BYTES, crc32fast::hash(&out[PREFIX_BYTES..]));
         out[..8].copy_from_slice(if has_more { MAGIC_MORE } else { MAGIC });
@@ -386,7 +389,7 @@ impl EntryHead {
 
     /// Whether it has what few have.
     fn has_more(&self) -> bool {
-        !self.reason.is_empty() || self.length != Length::OfBody
+        !self.reason.is_empty() || self.length != Length::OfBody || self.is_shared
     }
 
     /// What a file's first [`PREFIX_BYTES`] say.
@@ -427,6 +430,7 @@ impl EntryHead {
             fresh_until: i64::from_le_bytes(take(&mut input)?),
             must_revalidate: take_flag(&mut input)?,
             is_by_operator: take_flag(&mut input)?,
+            is_shared: false,
             stale_updating_until: i64::from_le_bytes(take(&mut input)?),
             stale_error_until: i64::from_le_bytes(take(&mut input)?),
             last_modified: Some(i64::from_le_bytes(take(&mut input)?)).filter(|t| *t != i64::MIN),
@@ -447,6 +451,7 @@ impl EntryHead {
         if !input.is_empty() {
             decoded.reason = take_bytes(&mut input)?;
             decoded.length = take_length(&mut input)?;
+            decoded.is_shared = take_flag(&mut input)?;
             // Else it would have been written without.
             decoded.has_more().then_some(())?;
         }

@@ -305,6 +305,7 @@ pub fn revalidated(
         renewed.stale_error_until = fresh.stale_error_until;
         renewed.must_revalidate = fresh.must_revalidate;
         renewed.is_by_operator = fresh.is_by_operator;
+        renewed.is_shared = entry::says_shared(conf, head).unwrap_or(renewed.is_shared);
     }
     let now = arrived_at / 1000;
     let making = exchange.pass.of_mut::<Plan>()?.making.take();

@@ -268,11 +268,12 @@ bitflags! {
         const AUTHORIZATION = 1 << 9;
         const X_ACCEL_PURGE = 1 << 10;
         const X_ACCEL_COOKIES = 1 << 11;
+        const X_ACCEL_SHARED = 1 << 12;
     }
 }
 
 impl IgnoreHeaders {
-    const WORDS: [(&str, Self); 12] = [
+    const WORDS: [(&str, Self); 13] = [
         ("X-Accel-Redirect", Self::X_ACCEL_REDIRECT),
         ("X-Accel-Expires", Self::X_ACCEL_EXPIRES),
         ("X-Accel-Limit-Rate", Self::X_ACCEL_LIMIT_RATE),
@@ -285,6 +286,7 @@ impl IgnoreHeaders {
         ("Authorization", Self::AUTHORIZATION),
         ("X-Accel-Purge", Self::X_ACCEL_PURGE),
         ("X-Accel-Cookies", Self::X_ACCEL_COOKIES),
+        ("X-Accel-Shared", Self::X_ACCEL_SHARED),
     ];
 }
 

@@ -175,16 +175,22 @@ pub fn without_strangers(
     // These tell which variant it is.
     let is_kept = |name: &[u8]| field::list_has(vary, &field::plain_name(name));
     let of_client = &eligibility.names_of_client;
+    // By its cookies, else it would make the page itself.
+    let is_known = exchange.pass.of::<Plan>()?.wants_shared;
     let is_taken = |name: &[u8]| {
         let is_it = |taken: &Header| field::is_alike(name, &taken.name);
         name.eq_ignore_ascii_case(b"authorization")
+            || is_known && name.eq_ignore_ascii_case(b"cookie")
             || !is_kept(name)
                 && (of_client.iter().any(is_it) || eligibility.strangers.iter().any(is_it))
     };
     let reads = exchange.conf.reads_of(exchange.location)?;
     let has_read = |header: &Header| reads.told.has_field(&header.name);
     let is_user_read = reads.told.has("remote_user") || reads.told.has_field(b"authorization");
-    if of_client.iter().any(has_read) || eligibility.credentials.are_there && is_user_read {
+    if of_client.iter().any(has_read)
+        || eligibility.credentials.are_there && is_user_read
+        || is_known && reads.told.has_field(b"cookie")
+    {
         // Rules have gone by it.
         return None;
     }

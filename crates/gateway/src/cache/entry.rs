@@ -21,6 +21,8 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::Context;
 
+pub const SHARED: &[u8] = b"x-accel-shared";
+
 /// The fate of a response.
 pub enum Collected {
     Stored(Box<Collector>),
@@ -160,6 +162,13 @@ pub(super) fn vary(conf: &Conf, head: &Head) -> Bytes {
     Bytes::from(values.join(&b", "[..]))
 }
 
+/// `X-Accel-Shared: yes | no`: whether the response is also for those who take none but shared ones.
+pub(super) fn says_shared(conf: &Conf, head: &Head) -> Option<bool> {
+    let is_ignored = conf.ignore_headers.contains(IgnoreHeaders::X_ACCEL_SHARED);
+    let said = head.field(SHARED).filter(|_| !is_ignored)?;
+    Some(said.eq_ignore_ascii_case(b"yes"))
+}
+
 /// `*_no_cache`, when the upstream has answered: it may name what that said.
 fn is_forbidden(exchange: &mut Exchange, conf: &Conf) -> bool {
     conf.no_cache.0.iter().any(|value| value.is_true(exchange))
@@ -225,6 +234,7 @@ fn entry_head(
         stale_error_until: fresh.stale_error_until,
         must_revalidate: fresh.must_revalidate,
         is_by_operator: fresh.is_by_operator,
+        is_shared: says_shared(conf, head) == Some(true),
         last_modified: response.last_modified,
         etag: response.etag.clone(),
         vary,

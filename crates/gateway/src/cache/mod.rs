@@ -148,6 +148,10 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     plan.secondary = secondary;
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
+    if conf.wants_shared(exchange) {
+        plan.wants_shared = true;
+        plan.not_stored = Some(NotStored::Forbidden);
+    }
     if !exchange.left_pages.is_empty() && left::is_left(exchange, conf, &plan) {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Redirected);
@@ -209,14 +213,20 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
         exchange.cache_report.tally = counters::of(&plan.zone);
     }
     if plan.is_bypassed {
-        exchange.cache_status = Some(CacheStatus::Bypass);
-        exchange.cache_report.forward = Some(Forward::Bypass);
         exchange.pass.put(plan);
+        bypass(exchange);
         return None;
     }
     let entry = find_in_memory(exchange, conf, &mut plan);
     exchange.pass.put(plan);
     judge(exchange, conf, &entry?)
+}
+
+/// Nothing that is stored, or will be, answers the request.
+fn bypass(exchange: &mut Exchange) {
+    exchange.cache_status = Some(CacheStatus::Bypass);
+    exchange.cache_report.forward = Some(Forward::Bypass);
+    exchange.pass.of_mut::<Plan>().expect("put by lookup").is_bypassed = true;
 }
 
 /// Whether no list of headers knows this name.
@@ -274,6 +284,10 @@ pub fn decide(exchange: &Exchange, conf: &Conf, entry: &Entry) -> Decision {
 
 /// Answers from an entry if that may be done without waiting.
 fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Found> {
+    if exchange.pass.of::<Plan>()?.passes_over(&entry.head) {
+        bypass(exchange);
+        return None;
+    }
     match decide(exchange, conf, entry) {
         Decision::Hit => {
             let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
@@ -465,6 +479,11 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Prepared {
             return found.into();
         }
     }
+    if exchange.pass.of::<Plan>().is_some_and(|plan| plan.wants_shared) {
+        // Whether the page is shared is not known, and this request does not make it.
+        bypass(exchange);
+        return Prepared::Nothing;
+    }
     let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
     let is_range_beyond = is_range_beyond(exchange, conf);
     let Some(plan) = exchange.pass.of_mut::<Plan>() else { return Prepared::Nothing };
@@ -576,10 +595,4 @@ pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
             (entry.head.last_modified.map(yorozu_http::date::format), entry.head.etag.clone())
         }
     }
-}
-
-/// The range to ask the upstream for, where the start of the page is stored already.
-pub fn missing_range(exchange: &Exchange) -> Option<String> {
-    let start = exchange.pass.of::<Plan>()?.start.as_ref()?;
-    Some(format!("bytes={}-", start.head.body_bytes))
 }

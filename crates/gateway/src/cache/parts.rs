@@ -63,3 +63,9 @@ pub(super) fn part(exchange: &Exchange, head: &Head, plan: &Plan) -> Option<Part
         asked: Bytes::copy_from_slice(&asked),
     })
 }
+
+/// The range to ask the upstream for, where the start of the page is stored already.
+pub fn missing_range(exchange: &Exchange) -> Option<String> {
+    let start = exchange.pass.of::<Plan>()?.start.as_ref()?;
+    Some(format!("bytes={}-", start.head.body_bytes))
+}

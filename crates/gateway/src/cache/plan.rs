@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
-use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Watch, Zone};
+use yorozu_cache::{Entry, EntryHead, FillGuard, Key, Making, Purge, PurgeMode, Watch, Zone};
 use yorozu_kernel::base::tasks;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::NotStored;
@@ -46,6 +46,8 @@ pub struct Plan {
     /// Whether another request was asked to make the page in place of this one.
     pub(super) had_other_maker: bool,
     pub is_bypassed: bool,
+    /// Whether only a stored page answers that says that it is shared (`*_cache_bypass_unless_shared`).
+    pub wants_shared: bool,
     /// Since the upstream is asked: a purge from then on keeps the answer from being stored.
     pub making: Option<Arc<Making>>,
     /// An entry that was read from its file, and a making from before that.
@@ -74,6 +76,7 @@ impl Plan {
             waits_until: None,
             had_other_maker: false,
             is_bypassed: false,
+            wants_shared: false,
             making: None,
             loaded: None,
             is_base_lost: false,
@@ -100,6 +103,11 @@ impl Plan {
             guard.started(&making);
         }
         self.making = Some(making);
+    }
+
+    /// Whether a page with this head is not for the request, whatever else it is.
+    pub fn passes_over(&self, head: &EntryHead) -> bool {
+        self.is_bypassed || self.wants_shared && !head.is_shared
     }
 
     /// What a background request needs to refresh the page; the claim, if it has one, goes with it.

@@ -10,6 +10,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::{Offset, Templates};
+use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 
 /// What one block says about the cache with the prefix of a protocol.
@@ -25,6 +26,8 @@ family_settings! {
     cache_background_update: bool = "off", ONE;
     /// Values that, if neither empty nor 0, keep the cache from answering.
     cache_bypass: Templates = none, ONE_OR_MORE;
+    /// Values that, if neither empty nor 0, leave to the cache only responses that say that they are shared.
+    cache_bypass_unless_shared: Templates = none, ONE_OR_MORE;
     /// Whether the answer to a POST that names the request's URL in Content-Location is stored for GET.
     cache_content_location: bool = "off", ONE;
     /// Whether the rest of a page whose start is stored is asked for alone.
@@ -74,6 +77,17 @@ family_settings! {
     no_cache: Templates = none, ONE_OR_MORE;
 }
 
+/// The directives, without their prefix, that say whether the cache has a part in a request.
+pub const CONDITIONS: [&str; 3] = ["cache_bypass", "cache_bypass_unless_shared", "no_cache"];
+
+/// Whether a directive is one of [`CONDITIONS`].
+pub fn is_condition(directive: &[u8]) -> bool {
+    CONDITIONS.iter().any(|name| {
+        let prefix = directive.strip_suffix(name.as_bytes());
+        prefix.is_some_and(|prefix| prefix.ends_with(b"_"))
+    })
+}
+
 /// Checks what several directives must be to each other.
 ///
 /// # Errors
@@ -101,6 +115,11 @@ fn check(conf: &Conf, family: &Family, is_used: bool, env: &Env) -> Result<(), V
 }
 
 impl Conf {
+    /// Whether only a page that says that it is shared may answer a request.
+    pub fn wants_shared(&self, exchange: &mut Exchange) -> bool {
+        self.cache_bypass_unless_shared.0.iter().any(|value| value.is_true(exchange))
+    }
+
     /// The name of the zone, if pages are stored.
     pub fn zone(&self) -> Option<&Template> {
         self.cache.zone()

@@ -245,7 +245,7 @@ fn own_conditions<P: AsRef<Param>>(
     own: &Own<'_, P>,
     pairs: &mut impl Pairs<P>,
 ) -> bool {
-    if let Some(range) = cache::missing_range(exchange) {
+    if let Some(range) = cache::parts::missing_range(exchange) {
         pairs.put_value(b"HTTP_RANGE", range.as_bytes());
     }
     let is_condition = |param: &P| param.as_ref().name.starts_with(b"HTTP_IF_");

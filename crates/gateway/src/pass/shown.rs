@@ -8,7 +8,8 @@ use yorozu_http::field;
 use yorozu_kernel::exchange::Exchange;
 
 /// Fields of an answer that are for the server, not the client.
-const HIDDEN: [&[u8]; 8] = [
+const HIDDEN: [&[u8]; 9] = [
+    cache::entry::SHARED,
     cache::learned::HEADER,
     b"x-accel-purge",
     b"x-accel-expires",

@@ -288,7 +288,7 @@ pub fn make(
     let mut validates = false;
     if cache::is_cacheable(exchange) {
         validates = validators(exchange, rules, &mut out);
-        if let Some(range) = cache::missing_range(exchange) {
+        if let Some(range) = cache::parts::missing_range(exchange) {
             let _ = write!(out, "Range: {range}\r\n");
         }
     }

@@ -88,7 +88,7 @@ fn of_forward(forward: Forward) -> (&'static str, &'static str) {
     match forward {
         Forward::Bypass => (
             "Passed by a rule",
-            "*_cache_bypass has a value: most often the visitor is logged in, has a cart or has left a comment. Explain shows which rule.",
+            "*_cache_bypass has a value: most often the visitor is logged in or has left a comment. Or *_cache_bypass_unless_shared has one: a cart, and the page is not stored, or not the same for shoppers. Explain shows which rule.",
         ),
         Forward::Method => (
             "Not a GET or HEAD",

@@ -137,14 +137,16 @@ const DIFFERS: &[(&[&str], &str)] = &[
 
 /// Directives that nginx does not have.
 fn is_own(name: &str) -> bool {
-    const SUFFIXES: [&str; 8] = [
+    const SUFFIXES: [&str; 10] = [
         "_cache_age",
+        "_cache_bypass_unless_shared",
         "_cache_complete_partial",
         "_cache_content_location",
         "_cache_early_refresh",
         "_cache_heuristic",
         "_cache_invalidate",
         "_cache_status",
+        "_cache_tag_headers",
         "_cache_vary_language",
     ];
     ["brotli", "zstd", "control", "more_", "geoip2", "vhost_traffic_status"]

@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use yorozu_conf::{Directive, Tree};
-use yorozu_gateway::{cache, protocol};
+use yorozu_gateway::cache::{self, settings};
+use yorozu_gateway::protocol;
 use yorozu_kernel::config::reads::{OfClient, Reads, Sources};
 use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
@@ -111,9 +112,7 @@ impl Use {
             name if RESPONSE.contains(&name) || name.ends_with(b"_cache_purge") => Self::Response,
             // The zone decides as the key does which page it is.
             name if name.ends_with(b"_cache_key") || name.ends_with(b"_cache") => Self::Key,
-            name if name.ends_with(b"_cache_bypass") || name.ends_with(b"_no_cache") => {
-                Self::Condition
-            }
+            name if settings::is_condition(name) => Self::Condition,
             _ => Self::Told,
         }
     }
@@ -377,7 +376,7 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
             guards: self.sources(self.refusing.iter().cloned()),
             key: self.sources(in_key.iter().cloned()),
             in_key: in_key.into_iter().collect(),
-            conditions: self.sources(&of_protocol("cache_bypass") | &of_protocol("no_cache")),
+            conditions: self.sources(settings::CONDITIONS.into_iter().flat_map(of_protocol)),
             logs: self.sources(of_lines("access_log").into_iter().chain(formats)),
             has_both_schemes: self.has_both_schemes,
             ..Reads::default()

@@ -18,6 +18,7 @@ use yorozu_gateway::cache::directives::IgnoreHeaders;
 use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::protocol;
 use yorozu_kernel::config::servers::{LocationId, LocationSet, ServerId};
+use yorozu_kernel::config::types::Templates;
 use yorozu_kernel::exchange::Role;
 use yorozu_kernel::exchange::conf::{Config, LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
@@ -77,9 +78,7 @@ pub(super) fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
 fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Directive]> {
     let is_map = |line: &&Directive| &line.name[..] == b"map" && line.args.len() == 2;
     let mut maps: Vec<_> = http.iter().filter(is_map).collect();
-    let is_of_caches = |line: &&Directive| {
-        line.name.ends_with(b"_cache_bypass") || line.name.ends_with(b"_no_cache")
-    };
+    let is_of_caches = |line: &&Directive| settings::is_condition(&line.name);
     let mut used = vec![server];
     used.extend(http.iter().filter(is_of_caches).map(std::slice::from_ref));
     let mut at = 0;
@@ -230,8 +229,12 @@ impl Trial<'_> {
         }
         let zone = key::zone(&mut asked, gateway).ok()??;
         let key = key::primary(&mut asked, gateway);
-        let is_bypassed = gateway.cache_bypass.0.iter().any(|value| value.is_true(&mut asked));
-        let is_refused = gateway.no_cache.0.iter().any(|value| value.is_true(&mut asked));
+        // What is shared is so by the application's word.
+        let wants_shared = gateway.wants_shared(&mut asked);
+        let mut is_any =
+            |values: &Templates| values.0.iter().any(|value| value.is_true(&mut asked));
+        let is_bypassed = wants_shared || is_any(&gateway.cache_bypass);
+        let is_refused = wants_shared || is_any(&gateway.no_cache);
         Some(Outcome {
             location: location.id,
             at: location.at.clone(),

@@ -207,7 +207,8 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
             return row(out, "answer", &why);
         }
     };
-    let (zone, key, is_bypassed) = (Arc::clone(&plan.zone), plan.key.clone(), plan.is_bypassed);
+    let (zone, key) = (Arc::clone(&plan.zone), plan.key.clone());
+    let (is_bypassed, wants_shared) = (plan.is_bypassed, plan.wants_shared);
     row(out, "zone", asked.conf.zone_name(&zone).unwrap_or("?"));
     row(out, "key", &show_key(key.as_bytes()));
     let names = cache::secondary::names(asked, conf, false);
@@ -216,13 +217,17 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         row(out, "split by", &names.join(", "));
     }
     row(out, "file", &zone.path(&key).display().to_string());
-    for (what, values) in [("cache_bypass", &conf.cache_bypass), ("no_cache", &conf.no_cache)] {
+    for (what, row_name, values) in [
+        ("cache_bypass", "bypass", &conf.cache_bypass),
+        ("cache_bypass_unless_shared", "unless shared", &conf.cache_bypass_unless_shared),
+        ("no_cache", "not stored", &conf.no_cache),
+    ] {
         for (number, value) in values.0.iter().enumerate() {
             let text = value.value(asked);
             if !text.is_empty() && &text[..] != b"0" {
                 let text = String::from_utf8_lossy(&text).into_owned();
                 let rule = format!("argument {} of \"{prefix}_{what}\" is \"{text}\"", number + 1);
-                row(out, if what == "no_cache" { "not stored" } else { "bypass" }, &rule);
+                row(out, row_name, &rule);
             }
         }
     }
@@ -238,9 +243,12 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
     let answer = match entry {
         Some(entry) => {
             of_entry(asked, &entry, is_in_memory, out);
-            if is_bypassed { BYPASSED.to_owned() } else { of_stored(asked, conf, prefix, &entry) }
+            match is_bypassed || wants_shared && !entry.head.is_shared {
+                true => BYPASSED.to_owned(),
+                false => of_stored(asked, conf, prefix, &entry),
+            }
         }
-        None if is_bypassed => BYPASSED.to_owned(),
+        None if is_bypassed || wants_shared => BYPASSED.to_owned(),
         None => {
             let is_known = asked.pass.of::<Plan>().is_some_and(|plan| plan.first.is_some());
             let why = match is_known {
@@ -303,6 +311,9 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
         format!("no, since {} s, by {by}", -left / 1000)
     };
     row(out, "fresh", &fresh);
+    if head.is_shared {
+        row(out, "shared", "also by visitors who otherwise bypass the cache (X-Accel-Shared)");
+    }
     if !head.vary.is_empty() {
         row(out, "varies by", &String::from_utf8_lossy(&head.vary));
     }

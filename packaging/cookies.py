@@ -26,8 +26,8 @@ def applications():
     found = []
     for line in TABLE.read_text().splitlines():
         if line.startswith(' '):
-            kind, rest = line.split(maxsplit=1)
-            if kind not in ('files', 'words'):
+            kind, _, rest = line.strip().partition(' ')
+            if kind not in ('files', 'words', 'shared'):
                 found[-1][1].append((kind, *rest.split(maxsplit=1)))
         elif line and not line.startswith('#'):
             found.append((line, []))
@@ -45,17 +45,27 @@ def row(expressions, before=''):
     return f'"~{BEGIN}{before}{text if len(expressions) == 1 else f"({text})"}" 1;'
 
 
-def preset():
-    """The rows of the map: one for each application, and one for names that begin with anything."""
+def shared():
+    """The applications whose pages say whether they differ by its cookies."""
+    texts = re.split(r'^(?=\S)', TABLE.read_text(), flags=re.M)
+    return [text.splitlines()[0] for text in texts if re.search(r'^ +shared$', text, re.M)]
+
+
+def preset(is_shared):
+    """The rows of a map, one for each application; of $is_known_visitor also one for names that begin with anything."""
     lines, seen, open_names, harmless = [], set(), {}, []
     for application, cookies in applications():
         harmless += [name for kind, name, _ in cookies if kind == 'harmless']
+        if is_shared != (application in shared()):
+            continue
         own = [name for kind, name, _ in cookies if kind != 'harmless' and name not in seen]
         seen.update(own)
         open_names.update({name: application for name in own if name.startswith('*')})
         own = [name for name in own if not name.startswith('*')]
         if own:
             lines += [f'# {application.split(" / ")[-1]}: {", ".join(own)}', row([expression(name) for name in own])]
+    if is_shared:
+        return ''.join(f'    {line}\n' for line in lines)
     ends = tuple(name[1:] for name in open_names)
     others = [expression(name) for name in harmless if name.endswith(('*', *ends)) and not name.startswith('_')]
     lines += [f'# By the end of the name, and no harmless one ({", ".join(dict.fromkeys(open_names.values()))}): {", ".join(open_names)}',
@@ -88,15 +98,19 @@ def page():
 
 def between(text, begin, end, new):
     """`text` with `new` between the lines that hold `begin` and `end`."""
-    found = re.fullmatch(rf'(.*{re.escape(begin)}[^\n]*\n).*?([^\n]*{re.escape(end)}.*)', text, re.S)
+    found = re.fullmatch(rf'(.*?{re.escape(begin)}[^\n]*\n).*?([^\n]*{re.escape(end)}.*)', text, re.S)
     return found[1] + new + found[2]
 
 
 def texts():
     """What each file should be."""
     mark = 'packaging/cookies.py'
+    text = PRESET.read_text()
+    for begin, is_shared in (('map $http_cookie $is_known_visitor', False), ('map $http_cookie $is_shopper', True)):
+        at = text.index(begin)
+        text = text[:at] + between(text[at:], f'from here on by {mark}', f'to here by {mark}', preset(is_shared))
     return {
-        PRESET: between(PRESET.read_text(), f'from here on by {mark}', f'to here by {mark}', preset()),
+        PRESET: text,
         PLUGIN: between(PLUGIN.read_text(), 'const COOKIES = array(', '\t);', plugin()),
         LEARNED: between(LEARNED.read_text(), 'const HARMLESS = array(', '\t);', harmless()),
         PAGE: page(),

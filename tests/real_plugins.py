@@ -4,46 +4,16 @@ For each plugin that is there: which pages strangers have as hits, whether one o
 refreshed needlessly, after each of the plugin's own changes. The rows of the table, and what they sum up, go to target/tests/plugins. WORDPRESS names the
 WordPress.
 """
-import dataclasses, http.client, json, os, pathlib, re, shutil, subprocess, time, urllib.parse
+import contextlib, dataclasses, json, os, pathlib, re, shutil, subprocess, time
 import pytest
+from browser import Browser
 from conftest import LOGS
-from peers import equal
+from peers import equal, until
 import plugin_pages
 from plugin_pages import all_of, settle
-from wordpress import Answer, Site
+from wordpress import Site, Visitor
 
 FOLDER = pathlib.Path(os.environ.get('PLUGINS') or pytest.skip('PLUGINS names no folder', allow_module_level=True))
-
-
-class Visitor:
-    """A browser without scripts: it keeps cookies and follows no redirect."""
-
-    def __init__(self, site):
-        self.site, self.cookies = site, {}
-
-    def ask(self, path, method='GET', body=None, **fields):
-        connection = http.client.HTTPConnection('127.0.0.1', self.site.port, timeout=60)
-        if self.cookies:
-            fields['Cookie'] = '; '.join(f'{name}={value}' for name, value in self.cookies.items())
-        if isinstance(body, dict):
-            body, fields['Content-Type'] = urllib.parse.urlencode(body), 'application/x-www-form-urlencoded'
-        connection.request(method, path, body, fields)
-        response = connection.getresponse()
-        answer = Answer(response, response.read())
-        connection.close()
-        for line in response.headers.get_all('Set-Cookie') or ():
-            name, _, value = line.partition(';')[0].partition('=')
-            if re.search(r'expires=[^;]*(19\d\d|20[01]\d|202[0-5])|max-age=0', line, re.I):
-                self.cookies.pop(name, None)
-            else:
-                self.cookies[name] = value
-        return answer
-
-    def log_in(self):
-        self.ask('/wp-login.php')
-        self.ask('/wp-login.php', 'POST', {'log': 'admin', 'pwd': self.site.password, 'testcookie': '1'})
-        assert any(name.startswith('wordpress_logged_in') for name in self.cookies), self.cookies
-        return self
 
 
 def nothing(site, ids):
@@ -66,6 +36,8 @@ class Row:
     # Before WordPress is there, as for a request of wp-admin.
     before: str = ''
     is_admin_needed: bool = False
+    # JavaScript for the number of things in the cart, as a browser shows it.
+    in_cart: str = ''
 
 
 # What differs each time that a page is made.
@@ -148,6 +120,38 @@ SHOP_CHANGES = {
 }
 
 
+def views_of_shoppers(site, row, ids, pages):
+    """Puts things into the carts of two browsers; the views of pages in these and in a stranger's that came from the cache, and those that do
+    not show the visitor's own cart."""
+    hits, wrong, products = 0, {}, ('Cap', 'Hat', 'Scarf')
+    with contextlib.ExitStack() as stack:
+        shoppers = [(stack.enter_context(contextlib.closing(Browser())), wanted) for wanted in (1, 2, 0)]
+        for (browser, wanted), product in zip(shoppers, products):
+            browser.open(site.url + '/shop/')
+            for number in range(wanted):
+                browser.click(f'[data-product_id="{ids[product.lower()]}"].add_to_cart_button')
+                browser.wait(lambda: browser.run(row.in_cart) == number + 1, f'{number + 1} in the cart')
+        for path in pages:
+            assert is_ever_hit(site, path)
+            for browser, wanted in shoppers:
+                since = len(site.log())
+                browser.open(site.url + path)
+                try:
+                    browser.wait(lambda: browser.run(row.in_cart) == wanted, f'{wanted} in the cart')
+                except AssertionError:
+                    wrong.setdefault(path, []).append([wanted, browser.run(row.in_cart)])
+                line = rf'"GET {re.escape(path)} HTTP/1.1" 200 .* (\w+) [\d.]+$'
+                until(f'{path} in the log', lambda: re.search(line, site.log()[since:], re.M))
+                hits += re.search(line, site.log()[since:], re.M)[1] == 'HIT'
+        # At the end each looks into the cart.
+        for (browser, wanted), product in zip(shoppers, products):
+            browser.open(site.url + '/cart/')
+            # An empty one offers products.
+            inside = lambda: [name for name in products if name in browser.text('main')] * ('empty' not in browser.text('main'))
+            browser.wait(lambda: inside() == [product][:wanted], f'{[product][:wanted]} in the cart: {inside()}')
+    return hits, (len(pages) + 1) * len(shoppers), wrong
+
+
 def edd_buyer(site, ids):
     buyer = Visitor(site)
     buyer.ask('/downloads/song/')
@@ -170,8 +174,10 @@ def edd_currency(site):
 
 
 ROWS = [
-    Row('woocommerce', 'woocommerce/woocommerce.php', SHOP_PAGES, SHOP_CHANGES, SHOP, 'storefront', shop, ['/cart/', '/checkout/', '/my-account/']),
-    Row('woocommerce', 'woocommerce/woocommerce.php', SHOP_PAGES, SHOP_CHANGES, SHOP, 'twentytwentyfive', shop, ['/cart/', '/checkout/', '/my-account/']),
+    Row('woocommerce', 'woocommerce/woocommerce.php', SHOP_PAGES, SHOP_CHANGES, SHOP, 'storefront', shop, ['/cart/', '/checkout/', '/my-account/'],
+        in_cart="return +(document.querySelector('.site-header .cart-contents .count')?.innerText.match(/\\d+/) ?? '-1')"),
+    Row('woocommerce', 'woocommerce/woocommerce.php', SHOP_PAGES, SHOP_CHANGES, SHOP, 'twentytwentyfive', shop, ['/cart/', '/checkout/', '/my-account/'],
+        in_cart="return +(document.querySelector('.wc-block-mini-cart__badge')?.innerText || 0)"),
     Row('easy-digital-downloads', 'easy-digital-downloads/easy-digital-downloads.php', ['/', '/downloads/song/', '/list/', '/downloads/'], {
         'price': "update_post_meta({song}, 'edd_price', '3.00');",
         'price, saved': "update_post_meta({song}, 'edd_price', '4.00'); wp_update_post(array('ID' => {song}));",
@@ -341,12 +347,14 @@ def test_plugin(row, installed):
         found = found_in(site, row, ids)
     finally:
         site.end()
-    line = f"| {row.name} {version(row)}{' with ' + row.theme if row.theme else ''} | {found['hits']} of {found['pages']} | {found['leaks'] or 'none'} | {found['stale'] or 'none'} | {found['needless']} of {found['spared']} |"
+    shoppers = f"{found['shoppers']} of {found['views']}" if row.in_cart else ''
+    line = f"| {row.name} {version(row)}{' with ' + row.theme if row.theme else ''} | {found['hits']} of {found['pages']} | {shoppers} | {found['leaks'] or 'none'} | {found['stale'] or 'none'} | {found['needless']} of {found['spared']} |"
     (LOGS / 'plugins').mkdir(parents=True, exist_ok=True)
     (LOGS / 'plugins' / f'{name_of(row)}.json').write_text(json.dumps(found, indent=1))
     (LOGS / 'plugins' / f'{name_of(row)}.md').write_text(line + '\n')
     print(line)
-    equal((found['leaks'], found['stale']), ({}, {}))
+    equal((found['leaks'], found['stale'], found.get('wrong', {})), ({}, {}, {}))
+    assert found.get('shoppers', 1) >= 0.8 * found.get('views', 1), found
 
 
 def found_in(site, row, ids):
@@ -358,6 +366,9 @@ def found_in(site, row, ids):
         if is_ever_hit(site, path):
             found['leaks'][path] = 'is stored'
     found['visitors'] = {name: visitor.cookies for name, visitor in row.visit(site, ids).items()}
+    if row.in_cart:
+        shown = [path for path in hits if '/wp-' not in path and 'feed' not in path]
+        found['shoppers'], found['views'], found['wrong'] = views_of_shoppers(site, row, ids, shown)
     for path in pages:
         seen = page(site.get(path))
         if seen != fresh(site, path):

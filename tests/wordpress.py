@@ -1,5 +1,5 @@
 """The real WordPress of `make run`, for tests."""
-import fcntl, http.client, os, pathlib, re, shutil, signal, subprocess, tempfile, time
+import fcntl, http.client, os, pathlib, re, shutil, signal, subprocess, tempfile, time, urllib.parse
 from peers import ROOT, YOROZU, equal, free_port, until
 
 # Runs a command where no name of this machine is known, as far as that is allowed.
@@ -150,6 +150,37 @@ def log_in(browser, site, address=None):
                 'document.querySelector("#user_pass").value = arguments[0]', site.password)
     browser.click('#wp-submit')
     browser.wait(lambda: '/wp-admin/' in browser.url(), 'the dashboard')
+
+
+class Visitor:
+    """A browser without scripts: it keeps cookies and follows no redirect."""
+
+    def __init__(self, site):
+        self.site, self.cookies = site, {}
+
+    def ask(self, path, method='GET', body=None, **fields):
+        connection = http.client.HTTPConnection('127.0.0.1', self.site.port, timeout=60)
+        if self.cookies:
+            fields['Cookie'] = '; '.join(f'{name}={value}' for name, value in self.cookies.items())
+        if isinstance(body, dict):
+            body, fields['Content-Type'] = urllib.parse.urlencode(body), 'application/x-www-form-urlencoded'
+        connection.request(method, path, body, fields)
+        response = connection.getresponse()
+        answer = Answer(response, response.read())
+        connection.close()
+        for line in response.headers.get_all('Set-Cookie') or ():
+            name, _, value = line.partition(';')[0].partition('=')
+            if re.search(r'expires=[^;]*(19\d\d|20[01]\d|202[0-5])|max-age=0', line, re.I):
+                self.cookies.pop(name, None)
+            else:
+                self.cookies[name] = value
+        return answer
+
+    def log_in(self):
+        self.ask('/wp-login.php')
+        self.ask('/wp-login.php', 'POST', {'log': 'admin', 'pwd': self.site.password, 'testcookie': '1'})
+        assert any(name.startswith('wordpress_logged_in') for name in self.cookies), self.cookies
+        return self
 
 
 def installed(archive):

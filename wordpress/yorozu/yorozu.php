@@ -24,13 +24,14 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'shoppers', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
 if ( Page::is_asked_for() ) {
 	Page::register();
 	Personal::register();
+	Shoppers::register();
 	Tags::register();
 	Used::register();
 }

@@ -82,6 +82,7 @@ final class Cookies {
 			return;
 		}
 		self::$is_told = (bool) did_action( 'shutdown' );
+		Shoppers::mark();
 		self::learn();
 		$told = array();
 		foreach ( self::learned() as $name => $is_set ) {

@@ -78,12 +78,17 @@ final class Page {
 		}
 		$bound = self::bound();
 		header_remove( self::BOUND );
-		if ( self::is_vetoed() ) {
+		header_remove( Shoppers::FIELD );
+		$is_vetoed = self::is_vetoed();
+		if ( $is_vetoed ) {
 			header( 'X-Accel-Expires: 0' );
 		} elseif ( null !== $bound ) {
 			header( self::BOUND . ": $bound" );
 		}
-		if ( ! self::is_vetoed() && 404 === http_response_code() && did_action( 'wp' ) && is_404() ) {
+		if ( ! $is_vetoed && Shoppers::is_page_shared() ) {
+			header( Shoppers::FIELD . ': yes' );
+		}
+		if ( ! $is_vetoed && 404 === http_response_code() && did_action( 'wp' ) && is_404() ) {
 			// WordPress forbids to store it (nocache_headers()), because a page may be published there: then it is purged.
 			header( 'X-Accel-Expires: ' . min( self::MISSING_SECONDS, $bound ?? self::MISSING_SECONDS ) );
 			Tags::add( Queue::MISSING );

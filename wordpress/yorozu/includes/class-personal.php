@@ -13,6 +13,7 @@ final class Personal {
 		'wordpress_logged_in_',
 		'wordpress_sec_',
 		'wp-postpass_',
+		'yorozu_own',
 		'comment_author_',
 		'woocommerce_items_in_cart',
 		'woocommerce_cart_hash',

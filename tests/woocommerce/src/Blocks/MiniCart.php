@@ -1,0 +1,6 @@
+<?php
+namespace Automattic\WooCommerce\Blocks;
+
+function mini_cart() {
+    return WC()->cart->get_cart_contents_count();
+}

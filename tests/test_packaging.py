@@ -1,7 +1,7 @@
 """The packages as they are made, without a system to install them on: packaging/test has that, and is slow."""
 import gzip, importlib.machinery, importlib.util, json, os, re, shutil, subprocess, sys
 import pytest
-from peers import ROOT, YOROZU, Folder
+from peers import ROOT, YOROZU, Folder, equal
 
 sys.path.insert(0, str(ROOT / 'packaging'))
 import cookies
@@ -29,6 +29,16 @@ def made(packages):
 def test_what_is_said_of_cookies_is_made_from_the_table():
     for path, text in cookies.texts().items():
         assert path.read_text() == text, f'{path} is out of date: packaging/cookies.py'
+
+
+def test_the_texts_of_the_plugin_are_there_to_translate():
+    with Folder() as folder:
+        subprocess.run([ROOT / 'packaging/pot', folder / 'yorozu.pot'], check=True)
+        made = (folder / 'yorozu.pot').read_text()
+    assert made == (ROOT / 'wordpress/yorozu/languages/yorozu.pot').read_text(), 'it is out of date: packaging/pot'
+    equal(made.count('\nmsgid_plural "'), 2)
+    for text in ('Connect to the web server', '%1$s: \\"%2$s\\"'):
+        assert f'msgid "{text}"' in made, text
 
 
 def test_the_same_program_gives_the_same_packages(packages):

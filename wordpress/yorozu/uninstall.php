@@ -2,7 +2,7 @@
 defined( 'WP_UNINSTALL_PLUGIN' ) || exit;
 
 $yorozu_clean = function () {
-	foreach ( array( 'yorozu_cookies', 'yorozu_history', 'yorozu_log', 'yorozu_pending', 'yorozu_settings' ) as $option ) {
+	foreach ( array( 'yorozu_cart_fragments', 'yorozu_cookies', 'yorozu_history', 'yorozu_log', 'yorozu_pending', 'yorozu_server', 'yorozu_settings' ) as $option ) {
 		delete_option( $option );
 	}
 	wp_clear_scheduled_hook( 'yorozu_hour' );

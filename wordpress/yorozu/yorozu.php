@@ -9,13 +9,14 @@
  * License:           GPL-2.0-or-later
  * License URI:       https://www.gnu.org/licenses/gpl-2.0.html
  * Text Domain:       yorozu
+ * Domain Path:       /languages
  *
- * In wp-config.php, what `cache_purge_api token=…` of the server says:
+ * Under Settings, Page cache, or in wp-config.php, what `cache_purge_api token=…` of the server says:
  *
  *     define( 'YOROZU_URL', 'http://127.0.0.1/.purge' );
  *     define( 'YOROZU_TOKEN', '…' );
  *
- * Without them purges go as a field of PHP's own answer, `X-Accel-Purge`, where its head is not out yet.
+ * Without that purges go as a field of PHP's own answer, `X-Accel-Purge`, where its head is not out yet.
  */
 
 namespace Yorozu;
@@ -24,7 +25,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'shoppers', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'shoppers', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'connect', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -47,6 +48,16 @@ Health::register();
 History::register();
 Admin::register();
 Settings_Page::register();
+
+// Its texts are for those who are logged in.
+add_action(
+	'init',
+	function () {
+		if ( is_admin() || is_user_logged_in() ) {
+			load_plugin_textdomain( 'yorozu', false, dirname( plugin_basename( __FILE__ ) ) . '/languages' );
+		}
+	}
+);
 
 // Pages stored until now have no tags.
 register_activation_hook(

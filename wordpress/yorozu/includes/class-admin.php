@@ -103,12 +103,17 @@ final class Admin {
 		}
 		check_admin_referer( 'yorozu_purge' );
 		$path = isset( $_GET['path'] ) ? esc_url_raw( wp_unslash( $_GET['path'] ) ) : '';
-		if ( isset( $_GET['what'] ) && 'page' === $_GET['what'] && '' !== $path && '/' === $path[0] && Sites::has( $path ) ) {
+		$what = $_GET['what'] ?? '';
+		if ( 'page' === $what && preg_match( '~^/(?!/)~', $path ) && Sites::has( $path ) ) {
 			Queue::url( 'by hand', $path );
 			$back = self::home_origin() . $path;
-		} else {
+		} elseif ( 'all' === $what ) {
 			Queue::all( 'by hand' );
 			$back = self::url();
+		} else {
+			/* translators: 1: what was to be purged, 2: where the site begins, such as / */
+			$text = sprintf( __( 'There is no page of this site at "%1$s"; expected a path like %2$sshop/. Nothing was purged.', 'yorozu' ), $path, Sites::path() );
+			wp_die( esc_html( $text ), '', array( 'response' => 400, 'back_link' => true ) );
 		}
 		$count = Queue::flush( true );
 		set_transient( self::key(), null === $count ? 'failed' : (string) $count, MINUTE_IN_SECONDS );

@@ -9,9 +9,26 @@ final class Client {
 	const CONNECT_SECONDS = 0.5;
 	const ANSWER_SECONDS  = 3;
 
+	/** The option with `url` and `token`, where wp-config.php does not say them. */
+	const OPTION = 'yorozu_server';
+
+	/** Whether wp-config.php says where to ask. */
+	public static function is_constant(): bool {
+		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
+	}
+
 	/** Whether there is an address to ask at. */
 	public static function is_configured(): bool {
-		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
+		return '' !== self::address()['url'];
+	}
+
+	/** @return string[] `url` and `token`; empty where there are none. */
+	private static function address(): array {
+		if ( self::is_constant() ) {
+			return array( 'url' => (string) \YOROZU_URL, 'token' => (string) \YOROZU_TOKEN );
+		}
+		$kept = get_option( self::OPTION );
+		return ( is_array( $kept ) ? $kept : array() ) + array( 'url' => '', 'token' => '' );
 	}
 
 	/** Whether the server handed this request to PHP. */
@@ -50,36 +67,47 @@ final class Client {
 		return self::ask( 'GET', '' );
 	}
 
+	/**
+	 * Tries an address and a token.
+	 *
+	 * @throws \RuntimeException There is no answer, or a refusal.
+	 */
+	public static function check( string $url, string $token ): void {
+		self::ask( 'GET', '', array( 'url' => $url, 'token' => $token ) );
+	}
+
 	/** The zones of an answer. */
 	public static function zones( array $answer ): array {
 		return isset( $answer['zones'] ) && is_array( $answer['zones'] ) ? $answer['zones'] : array();
 	}
 
-	private static function ask( string $method, string $content ): array {
-		if ( ! self::is_configured() ) {
-			throw new \RuntimeException( 'YOROZU_URL and YOROZU_TOKEN are not defined in wp-config.php' );
+	/** @param string[]|null $address `url` and `token`, if not those that are set. */
+	private static function ask( string $method, string $content, ?array $address = null ): array {
+		$address = $address ?? self::address();
+		if ( '' === $address['url'] ) {
+			throw new \RuntimeException( 'no address and token of the server are set, neither under Settings, Page cache nor as YOROZU_URL and YOROZU_TOKEN in wp-config.php' );
 		}
-		$url = wp_parse_url( \YOROZU_URL );
-		if ( empty( $url['host'] ) ) {
-			throw new \RuntimeException( 'YOROZU_URL is no URL' );
+		$url = wp_parse_url( $address['url'] );
+		if ( empty( $url['host'] ) || ! in_array( $url['scheme'] ?? '', array( 'http', 'https' ), true ) ) {
+			throw new \RuntimeException( "\"{$address['url']}\" is no URL; expected one like http://127.0.0.1/.purge" );
 		}
 		$is_tls = 'https' === $url['scheme'];
 		$port   = $url['port'] ?? ( $is_tls ? 443 : 80 );
 		$context = stream_context_create( array( 'ssl' => self::tls( $url['host'] ) ) );
-		$address = ( $is_tls ? 'ssl://' : 'tcp://' ) . $url['host'] . ':' . $port;
+		$socket_address = ( $is_tls ? 'ssl://' : 'tcp://' ) . $url['host'] . ':' . $port;
 		// phpcs:ignore WordPress.PHP.NoSilencedErrors -- what it would print is in $problem.
-		$socket = @stream_socket_client( $address, $number, $problem, self::CONNECT_SECONDS, STREAM_CLIENT_CONNECT, $context );
+		$socket = @stream_socket_client( $socket_address, $number, $problem, self::CONNECT_SECONDS, STREAM_CLIENT_CONNECT, $context );
 		if ( ! $socket ) {
-			throw new \RuntimeException( "no connection to $address ($problem)" );
+			throw new \RuntimeException( "no connection to $socket_address ($problem)" );
 		}
 		stream_set_timeout( $socket, self::ANSWER_SECONDS );
 		$request = "$method " . ( $url['path'] ?? '/' ) . " HTTP/1.0\r\nHost: " . self::authority() . "\r\n"
-			. 'Authorization: Bearer ' . \YOROZU_TOKEN . "\r\nContent-Length: " . strlen( $content ) . "\r\n\r\n";
+			. 'Authorization: Bearer ' . $address['token'] . "\r\nContent-Length: " . strlen( $content ) . "\r\n\r\n";
 		fwrite( $socket, $request . $content );
 		$answer = (string) stream_get_contents( $socket );
 		$is_late = stream_get_meta_data( $socket )['timed_out'];
 		fclose( $socket );
-		return self::read( $answer, $is_late );
+		return self::read( $answer, $is_late, $address['url'] );
 	}
 
 	/**
@@ -97,17 +125,17 @@ final class Client {
 		);
 	}
 
-	private static function read( string $answer, bool $is_late ): array {
+	private static function read( string $answer, bool $is_late, string $url ): array {
 		$parts = explode( "\r\n\r\n", $answer, 2 );
 		$line  = strtok( $parts[0], "\r\n" );
 		$body  = trim( $parts[1] ?? '' );
 		if ( $is_late || ! preg_match( '~^HTTP/1\.\d (\d{3})~', (string) $line, $found ) ) {
-			throw new \RuntimeException( 'no answer from ' . \YOROZU_URL );
+			throw new \RuntimeException( "no answer from $url" );
 		}
 		$value = json_decode( $body, true );
 		if ( '200' !== $found[1] || ! is_array( $value ) ) {
 			$said = self::refusal( $found[1], $parts[0], $body );
-			throw new \RuntimeException( "status {$found[1]} from " . \YOROZU_URL . ": $said", (int) $found[1] );
+			throw new \RuntimeException( "status {$found[1]} from $url: $said", (int) $found[1] );
 		}
 		return $value;
 	}
@@ -115,7 +143,7 @@ final class Client {
 	/** Why it is not the answer of `cache_purge_api`. */
 	private static function refusal( string $status, string $head, string $body ): string {
 		if ( preg_match( '/^location: *(\S+)/mi', $head, $found ) ) {
-			return "it leads to $found[1]; YOROZU_URL has to be the address itself, such as https://127.0.0.1/.purge";
+			return "it leads to $found[1]; the address itself is needed, such as https://127.0.0.1/.purge";
 		}
 		// A page, of an error or of the site, is that of a place without it.
 		$is_page = '' === $body || '<' === $body[0];

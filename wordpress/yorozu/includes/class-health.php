@@ -7,6 +7,8 @@ defined( 'ABSPATH' ) || exit;
 final class Health {
 	/** Cookies of the site's own that the front page is asked for with. */
 	const COOKIES_MAX = 8;
+	/** Seconds to wait for the front page. */
+	const SECONDS = 5;
 
 	public static function register(): void {
 		add_filter( 'site_status_page_cache_supported_cache_headers', array( self::class, 'headers' ) );
@@ -71,7 +73,7 @@ final class Health {
 	private static function front_page(): array {
 		$url = home_url( '/' );
 		// As a visitor who has not been here: without cookies.
-		$ask    = fn() => wp_remote_get( $url, array( 'timeout' => 10, 'cookies' => array(), 'redirection' => 5, 'sslverify' => false ) );
+		$ask    = fn() => wp_remote_get( $url, array( 'timeout' => self::SECONDS, 'cookies' => array(), 'redirection' => 5, 'sslverify' => false ) );
 		$first  = $ask();
 		$answer = is_wp_error( $first ) ? $first : $ask();
 		if ( is_wp_error( $answer ) ) {
@@ -97,7 +99,7 @@ final class Health {
 	/** @return string[]|null Status, title, text: of a cookie of the site's own, whose visitors get pages that were made for others. */
 	private static function cookies( string $url ): ?array {
 		foreach ( array_slice( Cookies::names(), 0, self::COOKIES_MAX ) as $name ) {
-			$answer = wp_remote_get( $url, array( 'timeout' => 10, 'headers' => array( 'Cookie' => "$name=1" ), 'sslverify' => false ) );
+			$answer = wp_remote_get( $url, array( 'timeout' => self::SECONDS, 'headers' => array( 'Cookie' => "$name=1" ), 'sslverify' => false ) );
 			if ( self::is_hit( $answer ) ) {
 				/* translators: %s: name of a cookie */
 				$label = sprintf( __( 'Visitors with the cookie "%s" get pages that were made for others', 'yorozu' ), $name );
@@ -119,7 +121,7 @@ final class Health {
 		$path = (string) wp_parse_url( home_url( '/' ), PHP_URL_PATH );
 		foreach ( $misses as $miss ) {
 			if ( $miss['path'] === $path ) {
-				return implode( '. ', Reasons::words( (string) $miss['reason'] ) );
+				return implode( '. ', Reasons::words( (string) $miss['reason'], (string) ( $miss['header'] ?? '' ) ) );
 			}
 		}
 		return __( 'The server does not say why.', 'yorozu' );
@@ -141,6 +143,18 @@ final class Health {
 		return self::result( 'yorozu', $status, $label, $text );
 	}
 
+	/** @return string[] Status, title, text: of purges, and of pages. */
+	public static function whole(): array {
+		$purges = self::state();
+		if ( 'good' !== $purges[0] ) {
+			return $purges;
+		}
+		$pages = self::front_page();
+		return 'good' === $pages[0]
+			? array( 'good', __( 'The page cache works', 'yorozu' ), __( 'Pages come from it, and are purged when what is on them changes.', 'yorozu' ) )
+			: $pages;
+	}
+
 	/** @return string[] Status, title, text. */
 	public static function state(): array {
 		if ( Other_Cache::is_active() ) {
@@ -151,7 +165,7 @@ final class Health {
 		}
 		if ( ! Client::is_configured() ) {
 			return Client::is_behind_server()
-				? array( 'recommended', __( 'The page cache is only purged by PHP\'s own answers', 'yorozu' ), __( 'Set YOROZU_URL and YOROZU_TOKEN in wp-config.php, so that changes by WP-CLI and cron reach stored pages, too.', 'yorozu' ) )
+				? array( 'recommended', __( 'The page cache is only purged by PHP\'s own answers', 'yorozu' ), __( 'Connect to the web server under Settings, Page cache, so that changes by WP-CLI and cron reach stored pages, too.', 'yorozu' ) )
 				: self::elsewhere();
 		}
 		try {

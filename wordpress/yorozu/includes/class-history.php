@@ -56,14 +56,14 @@ final class History {
 	/**
 	 * The last 24 hours, the oldest first, and today, which began at midnight of the site's time zone.
 	 *
-	 * @return array `hours`: each with `time`, `hits`, `others` and `saved` (milliseconds); `today`: the same.
+	 * @return array `hours`: each with `time`, `hits`, `others`, `unstorable` (of the others), `passed` (by a rule) and `saved` (milliseconds); `today`: the same.
 	 */
 	public static function day( array $answer ): array {
 		$point  = self::point( $answer );
 		$points = $point ? array_merge( self::past(), array( $point ) ) : self::past();
 		$now    = time();
 		$hour   = $now - $now % HOUR_IN_SECONDS;
-		$none   = array( 'hits' => 0, 'others' => 0, 'saved' => 0 );
+		$none   = array( 'hits' => 0, 'others' => 0, 'passed' => 0, 'unstorable' => 0, 'saved' => 0 );
 		$hours  = array();
 		for ( $at = $hour - 23 * HOUR_IN_SECONDS; $at <= $hour; $at += HOUR_IN_SECONDS ) {
 			$hours[ $at ] = array( 'time' => $at ) + $none;
@@ -92,7 +92,8 @@ final class History {
 		if ( ! $before && $point['time'] - $point['begun'] / 1000 > HOUR_IN_SECONDS ) {
 			return 0;
 		}
-		return max( 0, $point[ $name ] - ( $is_same ? $before[ $name ] : 0 ) );
+		// Earlier versions kept less.
+		return max( 0, ( $point[ $name ] ?? 0 ) - ( $is_same ? $before[ $name ] ?? $point[ $name ] ?? 0 : 0 ) );
 	}
 
 	private static function past(): array {
@@ -108,12 +109,15 @@ final class History {
 		}
 		$live = $answer['live'];
 		$hits = self::hits( $live['answers'] );
+		$past = (int) ( $live['answers']['BYPASS'] ?? 0 );
 		return array(
-			'time'   => time(),
-			'begun'  => (int) $live['begun'],
-			'hits'   => $hits,
-			'others' => array_sum( $live['answers'] ) - $hits - (int) ( $live['answers']['BYPASS'] ?? 0 ),
-			'saved'  => (int) $live['saved_ms'],
+			'time'       => time(),
+			'begun'      => (int) $live['begun'],
+			'hits'       => $hits,
+			'others'     => array_sum( $live['answers'] ) - $hits - $past,
+			'passed'     => $past,
+			'unstorable' => (int) ( $live['unstorable'] ?? 0 ),
+			'saved'      => (int) $live['saved_ms'],
 		);
 	}
 

@@ -23,14 +23,30 @@ final class Live {
 	}
 
 	private static function figures( array $today ): void {
-		$all   = $today['hits'] + $today['others'];
-		$ratio = $all ? number_format_i18n( 100 * $today['hits'] / $all, 1 ) . ' %' : '–';
-		/* translators: 1: number of pages answered from the cache, 2: number of all pages */
-		$note = sprintf( __( '%1$s of %2$s pages came from the cache; pages of visitors who are logged in are left out.', 'yorozu' ), number_format_i18n( $today['hits'] ), number_format_i18n( $all ) );
+		$able = $today['hits'] + $today['others'] - $today['unstorable'];
+		$all  = $today['hits'] + $today['others'] + $today['passed'];
 		echo '<h2>' . esc_html__( 'Today', 'yorozu' ) . '</h2><div style="display:flex;flex-wrap:wrap;gap:1em 3em">';
-		self::figure( 'yorozu-ratio', __( 'Hit ratio', 'yorozu' ), $ratio, $note );
+		self::figure(
+			'yorozu-ratio',
+			__( 'Hits of what can be stored', 'yorozu' ),
+			self::percent( $today['hits'], $able ),
+			/* translators: 1: number of pages answered from the cache, 2: number of pages that can be, 3: those of visitors with a page of their own, 4: those that must not be stored */
+			sprintf( __( '%1$s of %2$s. Left out: %3$s for visitors who are logged in, have a cart or sent a form, and %4$s that must not be stored.', 'yorozu' ), ...array_map( 'number_format_i18n', array( $today['hits'], $able, $today['passed'], $today['unstorable'] ) ) )
+		);
+		self::figure(
+			'yorozu-ratio-all',
+			__( 'Hits of all pages', 'yorozu' ),
+			self::percent( $today['hits'], $all ),
+			/* translators: 1: number of pages answered from the cache, 2: number of all pages */
+			sprintf( __( '%1$s of %2$s that visitors asked for.', 'yorozu' ), number_format_i18n( $today['hits'] ), number_format_i18n( $all ) )
+		);
 		self::figure( 'yorozu-saved', __( 'PHP time saved', 'yorozu' ), self::duration( $today['saved'] / 1000 ), __( 'What WordPress would have worked for the pages that came from the cache.', 'yorozu' ) );
 		echo '</div>';
+	}
+
+	private static function percent( int $part, int $all ): string {
+		/* translators: %s: a number; the sign after it is %% */
+		return $all > 0 ? sprintf( __( '%s %%', 'yorozu' ), number_format_i18n( 100 * $part / $all, 1 ) ) : '–';
 	}
 
 	private static function figure( string $id, string $name, string $value, string $note ): void {
@@ -88,6 +104,10 @@ final class Live {
 			esc_html__( 'from the cache', 'yorozu' ),
 			esc_html__( 'made by WordPress', 'yorozu' )
 		);
+		$rows = array_map( fn( $hour ) => array( wp_date( 'H:00', $hour['time'] ), number_format_i18n( $hour['hits'] ), number_format_i18n( $hour['others'] ) ), $hours );
+		printf( '<details><summary>%s</summary>', esc_html__( 'The same as a table', 'yorozu' ) );
+		Settings_Page::table( 'yorozu-hours', __( 'The last 24 hours', 'yorozu' ), array( __( 'Hour', 'yorozu' ), __( 'From the cache', 'yorozu' ), __( 'Made by WordPress', 'yorozu' ) ), $rows );
+		echo '</details>';
 	}
 
 	private static function misses( array $misses ): void {
@@ -96,10 +116,13 @@ final class Live {
 		$heads = array( __( 'When', 'yorozu' ), __( 'Page', 'yorozu' ), __( 'Took', 'yorozu' ), __( 'Why it was not from the cache', 'yorozu' ), __( 'What to do', 'yorozu' ) );
 		$rows  = array();
 		foreach ( array_slice( $misses, 0, self::MISSES ) as $miss ) {
-			list( $what, $advice ) = Reasons::words( (string) $miss['reason'] );
-			$each                  = $miss['micros'] / 1000 / max( 1, $miss['requests'] );
-			/* translators: 1: milliseconds, 2: how often */
-			$took   = $miss['requests'] > 1 ? sprintf( __( '%1$s ms, %2$s times', 'yorozu' ), number_format_i18n( $each ), number_format_i18n( $miss['requests'] ) ) : number_format_i18n( $each ) . ' ms';
+			list( $what, $advice ) = Reasons::words( (string) $miss['reason'], (string) ( $miss['header'] ?? '' ) );
+			/* translators: %s: milliseconds */
+			$took = sprintf( __( '%s ms', 'yorozu' ), number_format_i18n( $miss['micros'] / 1000 / max( 1, $miss['requests'] ) ) );
+			if ( $miss['requests'] > 1 ) {
+				/* translators: 1: how long, 2: how often */
+				$took = sprintf( __( '%1$s, %2$s times', 'yorozu' ), $took, number_format_i18n( $miss['requests'] ) );
+			}
 			$rows[] = array( wp_date( 'H:i:s', intdiv( (int) $miss['last'], 1000 ) ), $miss['path'], $took, $what, $advice );
 		}
 		if ( ! $rows ) {

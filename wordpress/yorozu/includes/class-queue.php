@@ -185,7 +185,7 @@ final class Queue {
 				self::by_answer( $batches );
 				$result = 'sent with the answer';
 			} elseif ( Client::is_behind_server() ) {
-				$result = 'not purged: the answer had begun, or is of another host; define YOROZU_URL and YOROZU_TOKEN in wp-config.php';
+				$result = 'not purged: the answer had begun, or is of another host; connect to the server under Settings, Page cache';
 			} else {
 				// No yorozu here: there is nothing to keep right.
 				return null;

@@ -3,14 +3,65 @@ namespace Yorozu;
 
 defined( 'ABSPATH' ) || exit;
 
-/** Why the web server asked WordPress for a page, in words for the owner of a site. */
+/** Why the web server asked WordPress for a page, and why pages were purged, in words for the owner of a site. */
 final class Reasons {
 	/**
 	 * @param string $name A word of the server, as `Cache-Status` and the server's log have it.
+	 * @param string $in   The header or the cookie that it lay in, if one is known.
 	 * @return string[] What happened, and what to do about it.
 	 */
-	public static function words( string $name ): array {
-		return self::of_requests()[ $name ] ?? self::of_pages()[ $name ] ?? array( $name, '' );
+	public static function words( string $name, string $in = '' ): array {
+		$words = self::of_requests()[ $name ] ?? self::of_pages()[ $name ] ?? array( $name, '' );
+		if ( '' !== $in ) {
+			/* translators: 1: what happened, 2: name of a header or a cookie */
+			$words[0] = sprintf( __( '%1$s: "%2$s"', 'yorozu' ), $words[0], $in );
+		}
+		return $words;
+	}
+
+	/** A reason of the list of purges, which is kept as it is in the server's words. */
+	public static function of_purge( string $reason ): string {
+		$known = array(
+			'activated'                   => __( 'the plugin activated', 'yorozu' ),
+			'again'                       => __( 'tried again', 'yorozu' ),
+			'another site'                => __( 'another site of the network', 'yorozu' ),
+			'automatic_updates_complete'  => __( 'automatic updates', 'yorozu' ),
+			'by hand'                     => __( 'by hand', 'yorozu' ),
+			'connected'                   => __( 'connected to the web server', 'yorozu' ),
+			'customize_save_after'        => __( 'the customizer saved', 'yorozu' ),
+			'a file edited'               => __( 'a file edited', 'yorozu' ),
+			'permalink_structure_changed' => __( 'permalinks changed', 'yorozu' ),
+			'sticky posts'                => __( 'sticky posts', 'yorozu' ),
+			'switch_theme'                => __( 'theme switched', 'yorozu' ),
+		);
+		$done  = array(
+			/* translators: %s: what was approved, such as: comment 7 */
+			'approved'    => __( '%s approved', 'yorozu' ),
+			/* translators: %s: what was counted, such as: posts of category */
+			'counted'     => __( '%s counted', 'yorozu' ),
+			/* translators: %s: what was created, such as: category 7 */
+			'created'     => __( '%s created', 'yorozu' ),
+			/* translators: %s: what was deleted, such as: post 7 */
+			'deleted'     => __( '%s deleted', 'yorozu' ),
+			/* translators: %s: what was edited, such as: post 7 */
+			'edited'      => __( '%s edited', 'yorozu' ),
+			/* translators: %s: what was published, such as: post 7 */
+			'published'   => __( '%s published', 'yorozu' ),
+			/* translators: %s: what was unpublished, such as: post 7 */
+			'unpublished' => __( '%s unpublished', 'yorozu' ),
+		);
+		$space = (int) strrpos( $reason, ' ' );
+		$verb  = $done[ ltrim( substr( $reason, $space ) ) ] ?? null;
+		return $known[ $reason ] ?? ( $verb ? sprintf( $verb, substr( $reason, 0, $space ) ) : $reason );
+	}
+
+	/** What came of a purge. */
+	public static function result( string $result ): string {
+		if ( preg_match( '~^purged (\d+) in ([\d.]+) ms$~', $result, $found ) ) {
+			/* translators: 1: number of stored pages, 2: milliseconds */
+			return sprintf( _n( '%1$s page purged in %2$s ms', '%1$s pages purged in %2$s ms', (int) $found[1], 'yorozu' ), number_format_i18n( (int) $found[1] ), number_format_i18n( (float) $found[2], 1 ) );
+		}
+		return 'sent with the answer' === $result ? __( 'sent with the answer', 'yorozu' ) : $result;
 	}
 
 	/** What lay in the request, or in what was stored. */
@@ -19,7 +70,7 @@ final class Reasons {
 			'uri-miss'      => array( __( 'The first visit', 'yorozu' ), __( 'Nothing to do: the page was not stored, or was purged after a change. The next visitor gets the stored page.', 'yorozu' ) ),
 			'vary-miss'     => array( __( 'The first visit of its kind', 'yorozu' ), __( 'The page is stored once for each kind of visitor (Vary). If there are many kinds, ask the developer of the theme or plugin what they are for.', 'yorozu' ) ),
 			'stale'         => array( __( 'The stored page was too old', 'yorozu' ), __( 'It was made again. If it happens often to a page that seldom changes, let the server keep pages longer.', 'yorozu' ) ),
-			'bypass'        => array( __( 'A visitor of your own', 'yorozu' ), __( 'Visitors who are logged in, have a cart or have left a comment get pages of their own. Nothing to do.', 'yorozu' ) ),
+			'bypass'        => array( __( 'A visitor of your own', 'yorozu' ), __( 'Visitors who are logged in or have left a comment get pages of their own, shoppers those that show something of a cart. Nothing to do.', 'yorozu' ) ),
 			'method'        => array( __( 'A form was sent', 'yorozu' ), __( 'What is sent to the site is never stored. Nothing to do.', 'yorozu' ) ),
 			'uncached'      => array( __( 'Never stored here', 'yorozu' ), __( 'The server stores no pages at this address, such as wp-admin. Nothing to do.', 'yorozu' ) ),
 			'authorization' => array( __( 'Asked for with a password', 'yorozu' ), __( 'Answers to a name and password are not stored. Nothing to do.', 'yorozu' ) ),

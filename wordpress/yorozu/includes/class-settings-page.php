@@ -5,6 +5,9 @@ defined( 'ABSPATH' ) || exit;
 
 /** Settings, Page cache: what is stored, what can be set, what was purged. */
 final class Settings_Page {
+	/** Purges on a page of their list. */
+	const LINES = 20;
+
 	public static function register(): void {
 		add_action( 'admin_menu', array( self::class, 'menu' ) );
 		add_action( 'admin_init', array( self::class, 'settings' ) );
@@ -17,23 +20,41 @@ final class Settings_Page {
 	}
 
 	public static function help(): void {
-		$texts = array(
-			__( 'The web server keeps the pages of this site and answers with them, so that WordPress need not make each page for each visitor.', 'yorozu' ),
-			__( 'When something changes, the stored pages that show it are purged: a page that is gone is gone at once, an edited one is made again in the background, and may be seen once more as it was.', 'yorozu' ),
-			__( 'Purge pages by hand only after a change that WordPress does not know of, such as a file of the theme that was edited on the server.', 'yorozu' ),
+		$tabs = array(
+			'what'    => array(
+				__( 'What it does', 'yorozu' ),
+				__( 'The web server keeps the pages of this site and answers with them, so that WordPress need not make each page for each visitor.', 'yorozu' ),
+				__( 'When something changes, the stored pages that show it are purged: a page that is gone is gone at once, an edited one is made again in the background, and may be seen once more as it was.', 'yorozu' ),
+				__( 'Purge pages by hand only after a change that WordPress does not know of, such as a file of the theme that was edited on the server.', 'yorozu' ),
+			),
+			'figures' => array(
+				__( 'Figures', 'yorozu' ),
+				__( 'Hits of all pages: of all that visitors asked for, how much came from the cache. Pages of visitors who are logged in, forms and carts are counted, although they cannot come from it.', 'yorozu' ),
+				__( 'Hits of what can be stored: the same without these, and without pages that must not be stored. It says how well the cache does what it can do. Both are those of the server\'s console, there for all of its sites.', 'yorozu' ),
+				__( 'Time saved: how long WordPress would have worked for the pages that came from the cache.', 'yorozu' ),
+			),
+			'wrong'   => array(
+				__( 'If something looks wrong', 'yorozu' ),
+				__( 'The line at the top is green when pages come from the cache and changes purge them; else it says what to do next.', 'yorozu' ),
+				__( 'An old page: look for the change under "Last purges". If it is not there, WordPress did not hear of it: purge all pages.', 'yorozu' ),
+				__( 'A page that never comes from the cache: the list of pages that WordPress had to make says why, and what helps.', 'yorozu' ),
+			),
 		);
-		get_current_screen()->add_help_tab(
-			array(
-				'id'      => 'yorozu',
-				'title'   => __( 'Page cache', 'yorozu' ),
-				'content' => '<p>' . implode( '</p><p>', array_map( 'esc_html', $texts ) ) . '</p>',
-			)
-		);
+		foreach ( $tabs as $id => $texts ) {
+			get_current_screen()->add_help_tab(
+				array(
+					'id'      => "yorozu-$id",
+					'title'   => array_shift( $texts ),
+					'content' => '<p>' . implode( '</p><p>', array_map( 'esc_html', $texts ) ) . '</p>',
+				)
+			);
+		}
 	}
 
 	public static function settings(): void {
 		$sanitize = array( 'sanitize_callback' => array( Settings::class, 'sanitize' ), 'default' => Settings::DEFAULTS );
 		register_setting( 'yorozu', 'yorozu_settings', $sanitize );
+		Connect::settings();
 	}
 
 	public static function page(): void {
@@ -41,8 +62,8 @@ final class Settings_Page {
 			return;
 		}
 		echo '<div class="wrap"><h1>' . esc_html__( 'Page cache', 'yorozu' ) . '</h1>';
-		list( , $label, $text ) = Health::state();
-		printf( '<p id="yorozu-state"><strong>%s.</strong> %s</p>', esc_html( $label ), esc_html( $text ) );
+		self::state();
+		Connect::show();
 		self::figures();
 		printf(
 			'<p><a class="button" id="yorozu-purge-all" href="%s" onclick="%s">%s</a></p>',
@@ -55,14 +76,28 @@ final class Settings_Page {
 		echo '</div>';
 	}
 
+	/** One line, green or red, with what to do next. */
+	private static function state(): void {
+		list( $status, $label, $text ) = Health::whole();
+		list( $kind, $sign )           = array(
+			'good'        => array( 'success', 'yes-alt' ),
+			'recommended' => array( 'warning', 'info' ),
+			'critical'    => array( 'error', 'warning' ),
+		)[ $status ];
+		printf(
+			'<div id="yorozu-state" class="notice notice-%s inline"><p><span class="dashicons dashicons-%s" aria-hidden="true"></span> <strong>%s.</strong> %s</p></div>',
+			esc_attr( $kind ),
+			esc_attr( $sign ),
+			esc_html( $label ),
+			esc_html( $text )
+		);
+	}
+
 	private static function figures(): void {
 		try {
 			$answer = Client::answer();
 		} catch ( \RuntimeException $problem ) {
-			$text = Client::is_configured() || ! Client::is_behind_server()
-				? $problem->getMessage()
-				: __( 'No figures without YOROZU_URL and YOROZU_TOKEN in wp-config.php; purges go with the answers of PHP.', 'yorozu' );
-			printf( '<div class="notice notice-warning inline"><p>%s</p></div>', esc_html( $text ) );
+			// The line above says what is wrong.
 			return;
 		}
 		Live::show( $answer );
@@ -115,12 +150,23 @@ final class Settings_Page {
 			return;
 		}
 		$heads = array( __( 'When', 'yorozu' ), __( 'Who', 'yorozu' ), __( 'Why', 'yorozu' ), __( 'Tags and pages', 'yorozu' ), __( 'Result', 'yorozu' ) );
+		$pages = (int) ceil( count( $log ) / self::LINES );
+		$page  = min( $pages, max( 1, absint( $_GET['purges'] ?? 1 ) ) );
 		$rows  = array();
-		foreach ( array_slice( $log, 0, 50 ) as $line ) {
+		foreach ( array_slice( $log, self::LINES * ( $page - 1 ), self::LINES ) as $line ) {
 			$user   = $line['user'] ? get_userdata( $line['user'] ) : null;
-			$rows[] = array( wp_date( 'Y-m-d H:i:s', $line['time'] ), $user ? $user->user_login : '-', self::reason( $line['reason'] ), $line['count'], $line['result'] );
+			$rows[] = array( self::time( $line['time'] ), $user ? $user->user_login : '-', self::reason( $line['reason'] ), number_format_i18n( $line['count'] ), Reasons::result( $line['result'] ) );
 		}
 		self::table( 'yorozu-log', __( 'Last purges', 'yorozu' ), $heads, $rows );
+		$links = paginate_links( array( 'base' => add_query_arg( 'purges', '%#%', Admin::url() ) . '#yorozu-log', 'format' => '', 'total' => $pages, 'current' => $page ) );
+		if ( $links ) {
+			printf( '<nav class="tablenav" aria-label="%s" style="height:auto"><div class="tablenav-pages" style="float:none">%s</div></nav>', esc_attr__( 'Pages of the list of purges', 'yorozu' ), wp_kses_post( $links ) );
+		}
+	}
+
+	public static function time( int $time ): string {
+		/* translators: date and time of a list, for the function date() of PHP */
+		return wp_date( __( 'Y-m-d H:i:s', 'yorozu' ), $time );
 	}
 
 	/** With the titles of posts, as far as they are there still. */
@@ -129,7 +175,7 @@ final class Settings_Page {
 			$post = get_post( (int) $found[2] );
 			return $post && $post->post_type === $found[1] && '' !== $post->post_title ? "$found[0] ($post->post_title)" : $found[0];
 		};
-		return preg_replace_callback( '/\b([a-z_]+) (\d+)\b/', $named, $reason );
+		return preg_replace_callback( '/\b([a-z_]+) (\d+)\b/', $named, implode( ', ', array_map( array( Reasons::class, 'of_purge' ), explode( ', ', $reason ) ) ) );
 	}
 
 	/** @param string[] $heads */

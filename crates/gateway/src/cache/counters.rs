@@ -39,7 +39,8 @@ static ZONES: Named = Named::new(CELLS);
 /// What caches answered, by the first name of the server: by status, and the milliseconds that saved.
 static SERVERS: Named = Named::new(SERVERS_CELLS);
 const SERVERS_SAVED: usize = CacheStatus::ALL.len();
-const SERVERS_CELLS: usize = SERVERS_SAVED + 1;
+const SERVERS_UNSTORABLE: usize = SERVERS_SAVED + 1;
+const SERVERS_CELLS: usize = SERVERS_UNSTORABLE + 1;
 
 /// The counters of the zone of this name.
 pub fn named(name: &str) -> &'static Tally {
@@ -56,6 +57,9 @@ pub fn count(exchange: &Exchange) {
     let report = &exchange.cache_report;
     let Some(tally) = report.tally else { return };
     let sent = exchange.bytes_sent;
+    let is_unstorable = !report.is_hit
+        && exchange.cache_status.is_some()
+        && Reason::of(exchange).is_some_and(Reason::is_unstorable);
     tally.with(|cells| {
         if let Some(status) = exchange.cache_status {
             let status = status as usize;
@@ -70,8 +74,7 @@ pub fn count(exchange: &Exchange) {
             cells.add(SAVED, report.saved.into());
         } else {
             outcome(report, cells);
-            let is_unstorable = || Reason::of(exchange).is_some_and(Reason::is_unstorable);
-            if exchange.cache_status.is_some() && is_unstorable() {
+            if is_unstorable {
                 cells.add(UNSTORABLE, 1);
             }
         }
@@ -86,6 +89,9 @@ pub fn count(exchange: &Exchange) {
         }
         if report.is_hit {
             cells.add(SERVERS_SAVED, report.saved.into());
+        }
+        if is_unstorable {
+            cells.add(SERVERS_UNSTORABLE, 1);
         }
     });
 }
@@ -114,7 +120,7 @@ fn outcome(report: &Cached, cells: &Cells) {
     }
 }
 
-/// What a zone has answered.
+/// What a zone, or all of a server, have answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
     /// Answers, in the order of [`CacheStatus::ALL`].
@@ -132,12 +138,11 @@ pub fn sums(name: &str) -> Sums {
     Sums { answers, saved_ms: sums[SAVED], unstorable: sums[UNSTORABLE] }
 }
 
-/// What caches have answered at the servers of this name, in the order of [`CacheStatus::ALL`], and the milliseconds that it
-/// took to make what was answered from them.
-pub fn sums_of_server(name: &str) -> ([u64; CacheStatus::ALL.len()], u64) {
+/// What caches have answered at the servers of this name.
+pub fn sums_of_server(name: &str) -> Sums {
     let sums = SERVERS.of(name).sums();
     let answers = CacheStatus::ALL.map(|status| sums[status as usize]);
-    (answers, sums[SERVERS_SAVED])
+    Sums { answers, saved_ms: sums[SERVERS_SAVED], unstorable: sums[SERVERS_UNSTORABLE] }
 }
 
 /// What `api` shows.

@@ -2,8 +2,8 @@
 //! takes a shared page nor makes one; with `-` that ends. The names are kept with the zone, for each server by its first name, and
 //! over a restart.
 
-use super::key;
 use super::settings::Conf;
+use super::{key, seen};
 use crate::protocol;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,12 +98,15 @@ impl Learned {
         is_new
     }
 
-    /// Whether one of the names is that of a cookie in this field.
-    fn has_one_of(&self, server: &[u8], cookies: &[u8]) -> bool {
+    /// The first of the names that is that of a cookie in this field.
+    fn one_of(&self, server: &[u8], cookies: &[u8]) -> Option<&'static str> {
         let names = self.names();
-        let Some(names) = names.get(server) else { return false };
+        let names = names.get(server)?;
         let mut came = cookies.split(|byte| *byte == b';').map(name_of);
-        came.any(|name| names.iter().any(|known| known.iter().copied().eq(plain(name))))
+        came.find_map(|name| {
+            let known = names.iter().find(|known| known.iter().copied().eq(plain(name)));
+            known.map(|known| seen::cookie(known))
+        })
     }
 }
 
@@ -169,19 +172,16 @@ pub fn learn(exchange: &mut Exchange, conf: &Conf, fields: &[(Bytes, Bytes)]) {
     }
 }
 
-/// Whether a request has a cookie by which the application tells its visitors apart, and which the key does not hold.
-pub fn is_of_visitor(exchange: &Exchange, zone: &Zone) -> bool {
-    if exchange.request.known.cookie.is_none() {
-        return false;
-    }
-    let Some(kept) = super::kept::of(zone) else { return false };
-    if !kept.learned.are_there.load(Ordering::Acquire) {
-        return false;
+/// The name of a cookie by which the application tells its visitors apart, if the request has one that the key does not hold.
+pub fn of_visitor(exchange: &Exchange, zone: &Zone) -> Option<&'static str> {
+    exchange.request.known.cookie?;
+    let learned = &super::kept::of(zone)?.learned;
+    if !learned.are_there.load(Ordering::Acquire) {
+        return None;
     }
     let server = exchange.conf.server(exchange.server).name().as_bytes();
-    let has_one =
-        exchange.request.values(b"cookie").any(|cookies| kept.learned.has_one_of(server, cookies));
-    has_one && is_seen(exchange)
+    let mut fields = exchange.request.values(b"cookie");
+    fields.find_map(|cookies| learned.one_of(server, cookies)).filter(|_| is_seen(exchange))
 }
 
 /// Whether the upstream gets the cookies of a request, and the key does not hold them.
@@ -204,10 +204,15 @@ mod tests {
         assert!(learned.take(b"", b"age", true) && !learned.take(b"", b"age", true));
         let read = Learned::parse(&learned.to_note());
         assert!(read.are_there.load(Ordering::Acquire));
-        let has =
-            |server: &str, cookies: &str| read.has_one_of(server.as_bytes(), cookies.as_bytes());
-        assert!(has("a.example", "x=1; my.cart=2") && has("", "age"));
-        assert!(!has("", "my_cart=2") && !has("b.example", "age=1") && !has("", "page=age"));
+        let has = |server: &str, cookies: &str| read.one_of(server.as_bytes(), cookies.as_bytes());
+        assert_eq!(
+            [has("a.example", "x=1; my.cart=2"), has("", "age")],
+            [Some("my_cart"), Some("age")]
+        );
+        assert_eq!(
+            [has("", "my_cart=2"), has("b.example", "age=1"), has("", "page=age")],
+            [None; 3]
+        );
         assert!(read.take(b"a.example", b"my_cart", false) && read.take(b"", b"age", false));
         assert!(!read.are_there.load(Ordering::Acquire) && read.to_note().is_empty());
         let took =

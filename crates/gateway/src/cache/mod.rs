@@ -168,7 +168,8 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Permission);
     }
-    if learned::is_of_visitor(exchange, &plan.zone) {
+    if let Some(cookie) = learned::of_visitor(exchange, &plan.zone) {
+        exchange.cache_report.header = Some(cookie);
         plan.is_bypassed = true;
         plan.not_stored = Some(NotStored::Cookie);
     }

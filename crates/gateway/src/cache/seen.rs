@@ -1,5 +1,5 @@
 //! Headers that gave pages other addresses, or kept responses from being shared: counted by name, so that one which a proxy adds
-//! to all requests is seen.
+//! to all requests is seen. The names of cookies that did so, in reports.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,6 +41,17 @@ fn counts() -> MutexGuard<'static, Counts> {
 /// Counts a response; the name for its report.
 pub(super) fn count(name: &[u8], effect: Effect) -> &'static str {
     let mut counts = counts();
+    let name = known(&mut counts, name);
+    counts.entry(name).or_default()[effect as usize] += 1;
+    name
+}
+
+/// The name of a cookie for a report.
+pub(super) fn cookie(name: &[u8]) -> &'static str {
+    known(&mut counts(), name)
+}
+
+fn known(counts: &mut Counts, name: &[u8]) -> &'static str {
     let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_BYTES_MAX);
     let known = name.and_then(|name| counts.get_key_value(name).map(|(known, _)| *known));
     let name: &'static str = match (known, name) {
@@ -48,13 +59,15 @@ pub(super) fn count(name: &[u8], effect: Effect) -> &'static str {
         (None, Some(name)) if counts.len() < NAMES_MAX => Box::leak(Box::from(name)),
         _ => OTHER,
     };
-    counts.entry(name).or_default()[effect as usize] += 1;
+    counts.entry(name).or_default();
     name
 }
 
 /// How many responses of each effect each header had.
 pub(super) fn by_name() -> Vec<(&'static str, [u64; Effect::ALL.len()])> {
-    counts().iter().map(|(name, counts)| (*name, *counts)).collect()
+    let counts = counts();
+    let counted = counts.iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0));
+    counted.map(|(name, counts)| (*name, *counts)).collect()
 }
 
 #[cfg(test)]

@@ -256,7 +256,7 @@ pub struct Report {
     pub is_stored: bool,
     /// Why it was not.
     pub not_stored: Option<NotStored>,
-    /// The header that did it, or that gave the page another address.
+    /// The header that did it, or that gave the page another address; the cookie.
     pub header: Option<&'static str>,
     /// Milliseconds for which the answer is still fresh; below 0 for a stale one.
     pub ttl: Option<i64>,

@@ -36,6 +36,8 @@ pub struct Cost {
     pub micros: u64,
     /// Of the last request, and when that was, in milliseconds since 1970.
     pub reason: Reason,
+    /// The header or the cookie that it lay in.
+    pub header: Option<&'static str>,
     pub last: i64,
     /// What it began with in its place.
     inherited: u64,
@@ -46,6 +48,7 @@ pub struct Cost {
 struct Miss {
     name: Name,
     reason: Reason,
+    header: Option<&'static str>,
     micros: u64,
     /// When it was, in milliseconds since 1970.
     last: i64,
@@ -55,13 +58,12 @@ struct Miss {
 struct Sketch(HashMap<Name, Cost>);
 
 impl Sketch {
-    fn add(&mut self, Miss { name, reason, micros, last }: Miss) {
-        let own = Cost { requests: 1, micros, reason, last, inherited: 0 };
+    fn add(&mut self, Miss { name, reason, header, micros, last }: Miss) {
+        let own = Cost { requests: 1, micros, reason, header, last, inherited: 0 };
         if let Some(cost) = self.0.get_mut(&name) {
             cost.requests += 1;
             cost.micros += micros;
-            cost.reason = reason;
-            cost.last = last;
+            (cost.reason, cost.header, cost.last) = (reason, header, last);
         } else if self.0.len() < PAGES_MAX {
             self.0.insert(name, own);
         } else {
@@ -145,15 +147,21 @@ pub(super) fn add(exchange: &Exchange, reason: Reason, time: Duration) {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let path = exchange.request.target();
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
-    add_named(&exchange.request.host, path, reason, micros);
+    let why = (reason, exchange.cache_report.header);
+    add_named(&exchange.request.host, path, why, micros);
 }
 
-fn add_named(host: &[u8], path: &[u8], reason: Reason, micros: u64) {
+fn add_named(
+    host: &[u8],
+    path: &[u8],
+    (reason, header): (Reason, Option<&'static str>),
+    micros: u64,
+) {
     let short = |text: &[u8]| text[..text.len().min(NAME_BYTES_MAX)].into();
     // The thread may be at its end, and what it had with it.
     let last = turn::unix_millis();
-    let _ = OWN
-        .try_with(|own| own.add(Miss { name: (short(host), short(path)), reason, micros, last }));
+    let name = (short(host), short(path));
+    let _ = OWN.try_with(|own| own.add(Miss { name, reason, header, micros, last }));
 }
 
 /// A page's host and path, and what it cost.
@@ -197,7 +205,7 @@ fn all(host: Option<&[u8]>) -> Vec<(Name, Cost)> {
                 sum.requests += cost.requests;
                 sum.micros += cost.micros;
                 if cost.last > sum.last {
-                    (sum.last, sum.reason) = (cost.last, cost.reason);
+                    (sum.last, sum.reason, sum.header) = (cost.last, cost.reason, cost.header);
                 }
             })
             .or_insert(*cost);
@@ -210,7 +218,11 @@ fn all(host: Option<&[u8]>) -> Vec<(Name, Cost)> {
 mod tests {
     use super::*;
 
-    const WHY: Reason = Reason::Uncached;
+    const WHY: (Reason, Option<&str>) = (Reason::Uncached, None);
+
+    fn miss(name: Name, micros: u64, last: i64) -> Miss {
+        Miss { name, reason: WHY.0, header: WHY.1, micros, last }
+    }
 
     #[test]
     fn ten_thousand_hosts_take_no_more_room_than_some_and_the_dearest_page_stays() {
@@ -258,7 +270,7 @@ mod tests {
             let name: Name =
                 (b"late.example".as_slice().into(), format!("/{number}").into_bytes().into());
             OWN.with(|own| {
-                own.add(Miss { name, reason: WHY, micros, last: turn::unix_millis() + number });
+                own.add(miss(name, micros, turn::unix_millis() + number));
             });
         }
         let found = latest(2, b"late.example");
@@ -270,7 +282,7 @@ mod tests {
         let mut windows = Windows::default();
         let name = || (b"h".as_slice().into(), b"/".as_slice().into());
         windows.turn_to(WINDOW_MILLIS);
-        let miss = || Miss { name: name(), reason: WHY, micros: 1, last: 0 };
+        let miss = || miss(name(), 1, 0);
         windows.now.add(miss());
         windows.turn_to(2 * WINDOW_MILLIS);
         assert_eq!((windows.now.0.len(), windows.before.0.len()), (0, 1));

@@ -83,19 +83,20 @@ fn some(value: Value) -> Value {
 /// What a site's plugin shows: what caches have answered at its server, and the pages of its host that were made in the last
 /// minutes.
 pub(crate) fn of_site(server: &ServerConf, host: &[u8]) -> Value {
-    let (answers, saved_ms) = caches::sums_of_server(server.name());
-    let answers = by_status(std::iter::once(&answers));
+    let sums = caches::sums_of_server(server.name());
+    let answers = by_status(std::iter::once(&sums.answers));
     let misses = costs::latest(PAGES_OF_SITE, host).into_iter().map(|(_, path, cost)| {
         json!({
             "path": path, "requests": cost.requests, "micros": cost.micros,
-            "reason": cost.reason.name(), "last": cost.last,
+            "reason": cost.reason.name(), "header": cost.header, "last": cost.last,
         })
     });
     json!({
         "now": unix_millis_of(SystemTime::now()),
         "begun": unix_millis_of(counters::begun()),
         "answers": answers,
-        "saved_ms": saved_ms,
+        "saved_ms": sums.saved_ms,
+        "unstorable": sums.unstorable,
         "misses": misses.collect::<Vec<_>>(),
     })
 }

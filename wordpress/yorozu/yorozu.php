@@ -25,9 +25,17 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '0.2.0';
 
-foreach ( array( 'sites', 'settings', 'client', 'queue', 'page', 'personal', 'cookies', 'shoppers', 'lists', 'used', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'connect', 'settings-page' ) as $yorozu_part ) {
-	require __DIR__ . "/includes/class-$yorozu_part.php";
-}
+// Each when it is needed: a page needs few.
+const CLASSES = array( 'Admin', 'Client', 'Command', 'Comment_Changes', 'Connect', 'Cookies', 'Health', 'History', 'Lists', 'Live', 'Other_Cache', 'Page', 'Personal', 'Post_Changes', 'Queue', 'Reasons', 'Settings', 'Settings_Page', 'Shoppers', 'Site_Changes', 'Sites', 'Tags', 'Term_Changes', 'Used', 'User_Changes' );
+spl_autoload_register(
+	function ( $name ) {
+		$begin = __NAMESPACE__ . '\\';
+		$class = 0 === strpos( $name, $begin ) ? substr( $name, strlen( $begin ) ) : '';
+		if ( in_array( $class, CLASSES, true ) ) {
+			require __DIR__ . '/includes/class-' . strtolower( strtr( $class, '_', '-' ) ) . '.php';
+		}
+	}
+);
 
 if ( Page::is_asked_for() ) {
 	Page::register();
@@ -35,6 +43,13 @@ if ( Page::is_asked_for() ) {
 	Shoppers::register();
 	Tags::register();
 	Used::register();
+	// Site Health asks by the REST API.
+	add_action( 'rest_api_init', array( Health::class, 'register' ) );
+} else {
+	Health::register();
+	History::register();
+	Admin::register();
+	Settings_Page::register();
 }
 Post_Changes::register();
 Comment_Changes::register();
@@ -44,10 +59,7 @@ User_Changes::register();
 Site_Changes::register();
 Cookies::register();
 Queue::register();
-Health::register();
-History::register();
-Admin::register();
-Settings_Page::register();
+add_action( 'admin_bar_menu', array( Admin::class, 'bar' ), 100 );
 
 // Its texts are for those who are logged in.
 add_action(
@@ -73,6 +85,5 @@ register_activation_hook(
 register_deactivation_hook( __FILE__, array( Cookies::class, 'forget' ) );
 
 if ( defined( 'WP_CLI' ) && \WP_CLI ) {
-	require __DIR__ . '/includes/class-command.php';
 	\WP_CLI::add_command( 'yorozu', Command::class );
 }

@@ -8,7 +8,6 @@ final class Admin {
 	const PAGE = 'yorozu';
 
 	public static function register(): void {
-		add_action( 'admin_bar_menu', array( self::class, 'bar' ), 100 );
 		add_action( 'admin_post_yorozu_purge', array( self::class, 'purge' ) );
 		add_action( 'admin_notices', array( self::class, 'notice' ) );
 		add_action( 'admin_notices', array( self::class, 'warning' ) );

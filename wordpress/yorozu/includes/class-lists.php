@@ -104,18 +104,29 @@ final class Lists {
 		$asked = isset( $query->tax_query->queries ) ? $query->tax_query->queries : array();
 		// Any one clause that all listed posts meet will do.
 		$clause = 'OR' === ( $asked['relation'] ?? 'AND' ) ? null : ( $asked[0] ?? null );
-		if ( ! is_array( $clause ) || empty( $clause['taxonomy'] ) || 'IN' !== ( $clause['operator'] ?? 'IN' ) ) {
+		if ( ! is_array( $clause ) || empty( $clause['taxonomy'] ) || 'IN' !== ( $clause['operator'] ?? 'IN' ) || 'wp_theme' === $clause['taxonomy'] ) {
+			// With a theme's templates all pages change.
 			return array();
 		}
 		foreach ( (array) $clause['terms'] as $value ) {
-			$field = $clause['field'] ?? 'term_id';
-			$term  = get_term_by( 'id' === $field ? 'term_id' : $field, $value, $clause['taxonomy'] );
+			$term = self::term( (string) ( $clause['field'] ?? 'term_id' ), $value, $clause['taxonomy'] );
 			if ( ! $term ) {
 				return array();
 			}
-			$found[] = (int) $term->term_id;
+			$found[] = $term;
 		}
 		return $found;
+	}
+
+	/** The number of a term, which may be looked up in the database; 0: there is none. */
+	private static function term( string $field, $value, $taxonomy ): int {
+		static $known = array();
+		$key          = wp_json_encode( array( get_current_blog_id(), $field, $value, $taxonomy ) );
+		if ( ! isset( $known[ $key ] ) ) {
+			$term          = get_term_by( 'id' === $field ? 'term_id' : $field, $value, $taxonomy );
+			$known[ $key ] = $term ? (int) $term->term_id : 0;
+		}
+		return $known[ $key ];
 	}
 
 	private static function queried_author( \WP_Query $query ): int {

@@ -11,6 +11,8 @@ defined( 'ABSPATH' ) || exit;
 final class Page {
 	/** Bytes of a page that are held back; a longer one flows, and is not stored. */
 	const HELD_BYTES_MAX = 4 * MB_IN_BYTES;
+	/** Of PHP's own buffer, which has this size from the start: one of megabytes would be mapped and unmapped with each page. */
+	const BUFFER_BYTES = 128 * KB_IN_BYTES;
 	/** Seconds for which a form with a nonce is to be of use when its page is served for the last time. */
 	const NONCE_MARGIN = HOUR_IN_SECONDS;
 	/** Seconds for which it is remembered that there is no page: robots try many addresses, and each runs PHP. */
@@ -22,6 +24,8 @@ final class Page {
 	private static $is_vetoed = false;
 	/** @var bool Was DONOTCACHEPAGE defined here, for another cache? */
 	private static $is_kept_from_others = false;
+	/** @var string|null What did not fit into PHP's buffer; null: the page flows. */
+	private static $held = '';
 	/** @var int|null Seconds for which the nonces on the page are valid. */
 	private static $nonce_seconds = null;
 
@@ -50,25 +54,35 @@ final class Page {
 		// In the place of PHP's own buffer: a flush of the one is not to be held back by the other.
 		$is_first = array( 'default output handler' ) === ob_list_handlers();
 		$text     = $is_first ? (string) ob_get_clean() : '';
-		ob_start( array( self::class, 'pass' ), self::HELD_BYTES_MAX );
+		ob_start( array( self::class, 'pass' ), self::BUFFER_BYTES );
 		echo $text; // phpcs:ignore WordPress.Security.EscapeOutput -- it has been printed already.
 	}
 
 	/**
 	 * The buffer is full, or it is flushed, dropped or ended.
 	 *
-	 * @return string|false False: as it is, and what follows is not held back any more.
+	 * @return string|false What is sent; false: all that comes, as it is.
 	 */
 	public static function pass( string $text, int $phase ) {
 		if ( $phase & PHP_OUTPUT_HANDLER_CLEAN ) {
+			self::$held = '';
 			return '';
 		}
+		if ( null === self::$held ) {
+			return false;
+		}
+		$text = self::$held . $text;
+		if ( ! ( $phase & ( PHP_OUTPUT_HANDLER_FLUSH | PHP_OUTPUT_HANDLER_FINAL ) ) && strlen( $text ) < self::HELD_BYTES_MAX ) {
+			self::$held = $text;
+			return '';
+		}
+		self::$held = null;
 		// Others may have added to the page when WordPress ended their buffers.
 		if ( ( $phase & PHP_OUTPUT_HANDLER_FINAL ) && did_action( 'shutdown' ) ) {
 			self::complete();
 			self::keep_from_others();
 		}
-		return false;
+		return $text;
 	}
 
 	/** The page is whole: its head says what it is. */

@@ -154,7 +154,8 @@ final class Personal {
 
 	/** @param array $block */
 	public static function of_block( $text, $block ) {
-		if ( preg_match( self::SHOP_BLOCKS, (string) ( $block['blockName'] ?? '' ) ) ) {
+		$name = (string) ( $block['blockName'] ?? '' );
+		if ( 0 !== strncmp( $name, 'core/', 5 ) && preg_match( self::SHOP_BLOCKS, $name ) ) {
 			Page::veto();
 		}
 		return $text;

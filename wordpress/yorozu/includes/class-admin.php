@@ -102,7 +102,7 @@ final class Admin {
 		}
 		check_admin_referer( 'yorozu_purge' );
 		$path = isset( $_GET['path'] ) ? esc_url_raw( wp_unslash( $_GET['path'] ) ) : '';
-		$what = $_GET['what'] ?? '';
+		$what = sanitize_key( $_GET['what'] ?? '' );
 		if ( 'page' === $what && preg_match( '~^/(?!/)~', $path ) && Sites::has( $path ) ) {
 			Queue::url( 'by hand', $path );
 			$back = self::home_origin() . $path;

@@ -3,6 +3,8 @@ namespace Yorozu;
 
 defined( 'ABSPATH' ) || exit;
 
+// phpcs:disable WordPress.Security.EscapeOutput.ExceptionNotEscaped -- escaped where they are shown.
+
 /** Asks the server: one request, as fast as it goes, and no more than a line about it when there is no answer. */
 final class Client {
 	/** Seconds to wait for a connection, and for the answer: a post is not saved later than that. */
@@ -33,7 +35,7 @@ final class Client {
 
 	/** Whether the server handed this request to PHP. */
 	public static function is_behind_server(): bool {
-		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' );
+		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' ); // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
 	}
 
 	/**
@@ -103,10 +105,12 @@ final class Client {
 		stream_set_timeout( $socket, self::ANSWER_SECONDS );
 		$request = "$method " . ( $url['path'] ?? '/' ) . " HTTP/1.0\r\nHost: " . self::authority() . "\r\n"
 			. 'Authorization: Bearer ' . $address['token'] . "\r\nContent-Length: " . strlen( $content ) . "\r\n\r\n";
+		// phpcs:disable WordPress.WP.AlternativeFunctions -- a connection, no file.
 		fwrite( $socket, $request . $content );
 		$answer = (string) stream_get_contents( $socket );
 		$is_late = stream_get_meta_data( $socket )['timed_out'];
 		fclose( $socket );
+		// phpcs:enable WordPress.WP.AlternativeFunctions
 		return self::read( $answer, $is_late, $address['url'] );
 	}
 

@@ -60,7 +60,7 @@ final class Connect {
 
 	/** Where the server is most likely to be: on this machine, at the port that this request came to. */
 	private static function likely_url(): string {
-		$port = (int) ( $_SERVER['SERVER_PORT'] ?? 80 );
+		$port = absint( $_SERVER['SERVER_PORT'] ?? 80 );
 		return ( is_ssl() ? 'https' : 'http' ) . '://127.0.0.1' . ( in_array( $port, array( 80, 443 ), true ) ? '' : ":$port" ) . '/.purge';
 	}
 

@@ -89,11 +89,11 @@ final class Live {
 				esc_html( $title ),
 				20 * (int) $number,
 				20 * (int) $number + 2,
-				90 - $hits,
-				$hits,
+				(float) ( 90 - $hits ),
+				(float) $hits,
 				20 * (int) $number + 2,
-				90 - $hits - $others,
-				$others
+				(float) ( 90 - $hits - $others ),
+				(float) $others
 			);
 			if ( 0 === $number % 4 ) {
 				printf( '<text x="%d" y="105" font-size="10" fill="#50575e">%s</text>', 20 * (int) $number, esc_html( wp_date( 'H:00', $hour['time'] ) ) );

@@ -31,7 +31,7 @@ final class Page {
 
 	/** Whether this request's answer may be stored. */
 	public static function is_asked_for(): bool {
-		$method = $_SERVER['REQUEST_METHOD'] ?? '';
+		$method = $_SERVER['REQUEST_METHOD'] ?? ''; // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
 		return ! is_admin() && ! wp_doing_cron() && in_array( $method, array( 'GET', 'HEAD' ), true );
 	}
 

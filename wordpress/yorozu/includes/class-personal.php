@@ -49,7 +49,7 @@ final class Personal {
 
 	public static function register(): void {
 		self::$came = array_map( 'strval', array_keys( $_COOKIE ) );
-		if ( isset( $_GET['wc-ajax'] ) || isset( $_SERVER['HTTP_CART_TOKEN'] ) ) {
+		if ( isset( $_GET['wc-ajax'] ) || isset( $_SERVER['HTTP_CART_TOKEN'] ) ) { // phpcs:ignore WordPress.Security.NonceVerification -- nothing is changed.
 			Page::veto();
 		}
 		add_filter( 'post_password_required', array( self::class, 'of_password' ), PHP_INT_MAX, 2 );

@@ -347,7 +347,7 @@ final class Post_Changes {
 			$sql = "SELECT ID FROM $wpdb->posts WHERE $of_type AND post_date = ("
 				. "SELECT $nearest(post_date) FROM $wpdb->posts WHERE $of_type AND post_date $side %s AND ID <> %d) LIMIT 100";
 			array_push( $found, ...$wpdb->get_col( $wpdb->prepare( $sql, $state['type'], $state['type'], $state['date'], $state['id'] ) ) );
-			// phpcs:enable
+			// phpcs:enable WordPress.DB.PreparedSQL
 		}
 		return array_map( fn( $id ) => "adjacent-$id", $found );
 	}
@@ -359,11 +359,12 @@ final class Post_Changes {
 		$found = array();
 		while ( $above && count( $found ) <= self::BELOW_MAX ) {
 			$ids = implode( ',', array_map( 'intval', $above ) );
-			// phpcs:ignore WordPress.DB.PreparedSQL -- numbers.
+			// phpcs:disable WordPress.DB.PreparedSQL -- numbers.
 			$above = $wpdb->get_col(
 				"SELECT ID FROM $wpdb->posts WHERE post_parent IN ($ids) AND post_status IN ('publish', 'inherit')"
 				. " AND post_type NOT IN ('revision', 'nav_menu_item') LIMIT 200"
 			);
+			// phpcs:enable WordPress.DB.PreparedSQL
 			$above = array_diff( $above, $found );
 			array_push( $found, ...$above );
 		}

@@ -8,6 +8,11 @@ final class Queue {
 	/** More tags than this mean the whole site: an import, a bulk edit. */
 	const TAGS_MAX = 300;
 	const LOG_MAX  = 100;
+	/** The option with purges that wait to be sent again; more of them than this mean the whole site. */
+	const PENDING     = 'yorozu_pending';
+	const PENDING_MAX = 20;
+	/** How often it is tried to change what other processes change at the same time. */
+	const TRIES = 20;
 	/** The tag of pages that say that there is none: any change may make one there. */
 	const MISSING = 'missing';
 
@@ -143,15 +148,46 @@ final class Queue {
 			// At once, unless all purges of the answer share one depth.
 			$tags[ self::MISSING ] = Client::is_configured();
 		}
-		return self::send( self::batches( $tags, $urls ), array_keys( $noted['reasons'] ), $count );
+		return self::send( self::batches( $tags, $urls ), array_keys( $noted['reasons'] ), $count )[0];
 	}
 
 	/** What could not be purged is tried again by WP-Cron, and whenever that is asked for. */
 	public static function retry(): void {
-		$pending = get_option( 'yorozu_pending' );
-		delete_option( 'yorozu_pending' );
-		if ( is_array( $pending ) && $pending ) {
-			self::send( $pending, array( 'again' ), count( $pending ) );
+		$pending = self::pending( $raw );
+		// It waits on until it is done; what came meanwhile, too.
+		if ( $pending && self::send( $pending, array( 'again' ), count( $pending ) )[1] ) {
+			self::change_pending( fn( $now ) => array_values( array_filter( $now, fn( $batch ) => ! in_array( $batch, $pending, true ) ) ) );
+		}
+	}
+
+	/**
+	 * What waits, as the database has it: a cache of options may say what was, when several processes look after them.
+	 *
+	 * @param string|null $raw Is set to what stands there; null: nothing.
+	 */
+	private static function pending( ?string &$raw = null ): array {
+		global $wpdb;
+		$raw     = $wpdb->get_var( $wpdb->prepare( "SELECT option_value FROM $wpdb->options WHERE option_name = %s", self::PENDING ) );
+		$pending = maybe_unserialize( (string) $raw );
+		return is_array( $pending ) ? $pending : array();
+	}
+
+	/** Changes what waits, also where other processes do. */
+	private static function change_pending( callable $change ): void {
+		global $wpdb;
+		for ( $try = 0; $try < self::TRIES; $try++ ) {
+			$new = maybe_serialize( $change( self::pending( $raw ) ) );
+			if ( $new === $raw ) {
+				return;
+			}
+			$is_changed = null === $raw
+				? $wpdb->query( $wpdb->prepare( "INSERT IGNORE INTO $wpdb->options (option_name, option_value, autoload) VALUES (%s, %s, 'no')", self::PENDING, $new ) )
+				: $wpdb->query( $wpdb->prepare( "UPDATE $wpdb->options SET option_value = %s WHERE option_name = %s AND option_value = %s", $new, self::PENDING, $raw ) );
+			if ( $is_changed ) {
+				wp_cache_delete( self::PENDING, 'options' );
+				wp_cache_delete( 'notoptions', 'options' );
+				return;
+			}
 		}
 	}
 
@@ -174,9 +210,11 @@ final class Queue {
 		return $batches;
 	}
 
-	private static function send( array $batches, array $reasons, int $count ): ?int {
-		$begun  = microtime( true );
-		$purged = null;
+	/** @return array How many stored responses were purged, if that is known, and whether it need not be sent again. */
+	private static function send( array $batches, array $reasons, int $count ): array {
+		$begun   = microtime( true );
+		$purged  = null;
+		$is_done = true;
 		try {
 			if ( Client::is_configured() ) {
 				$purged = Client::purge( $batches );
@@ -188,16 +226,17 @@ final class Queue {
 				$result = 'not purged: the answer had begun, or is of another host; connect to the server under Settings, Page cache';
 			} else {
 				// No yorozu here: there is nothing to keep right.
-				return null;
+				return array( null, true );
 			}
 		} catch ( \RuntimeException $problem ) {
-			$result = $problem->getMessage();
+			$is_done = false;
+			$result  = $problem->getMessage();
 			// What is refused once is refused again; when the token is right, or whatever it was, all pages are purged instead.
 			$is_refused = $problem->getCode() >= 400 && $problem->getCode() < 500;
 			self::keep( $is_refused ? self::batches( array( 'site' => true ), array() ) : $batches );
 		}
 		self::log( $reasons, $count, $result );
-		return $purged;
+		return array( $purged, $is_done );
 	}
 
 	/** Without an address the server takes purges from the answer's own head. */
@@ -231,14 +270,13 @@ final class Queue {
 	}
 
 	private static function keep( array $batches ): void {
-		$pending = get_option( 'yorozu_pending' );
-		$pending = is_array( $pending ) ? $pending : array();
-		$site    = self::batches( array( 'site' => true ), array() );
-		if ( count( $pending ) > 20 || $batches === $site ) {
-			$pending = array();
-			$batches = $site;
-		}
-		update_option( 'yorozu_pending', array_merge( $pending, $batches ), false );
+		$site = self::batches( array( 'site' => true ), array() );
+		self::change_pending(
+			function ( $pending ) use ( $batches, $site ) {
+				$all = array_unique( array_merge( $pending, $batches ), SORT_REGULAR );
+				return $batches === $site || count( $all ) > self::PENDING_MAX ? $site : array_values( $all );
+			}
+		);
 		if ( ! wp_next_scheduled( 'yorozu_retry' ) ) {
 			wp_schedule_single_event( time() + MINUTE_IN_SECONDS, 'yorozu_retry' );
 		}

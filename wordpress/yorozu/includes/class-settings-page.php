@@ -151,7 +151,7 @@ final class Settings_Page {
 		}
 		$heads = array( __( 'When', 'yorozu' ), __( 'Who', 'yorozu' ), __( 'Why', 'yorozu' ), __( 'Tags and pages', 'yorozu' ), __( 'Result', 'yorozu' ) );
 		$pages = (int) ceil( count( $log ) / self::LINES );
-		$page  = min( $pages, max( 1, absint( $_GET['purges'] ?? 1 ) ) );
+		$page  = min( $pages, max( 1, absint( $_GET['purges'] ?? 1 ) ) ); // phpcs:ignore WordPress.Security.NonceVerification -- nothing is changed.
 		$rows  = array();
 		foreach ( array_slice( $log, self::LINES * ( $page - 1 ), self::LINES ) as $line ) {
 			$user   = $line['user'] ? get_userdata( $line['user'] ) : null;

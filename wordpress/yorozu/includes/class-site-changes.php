@@ -121,7 +121,7 @@ final class Site_Changes {
 
 	/** A file is about to be edited in wp-admin, by one who may. */
 	public static function file_edited(): void {
-		if ( 'POST' === ( $_SERVER['REQUEST_METHOD'] ?? '' ) && ( current_user_can( 'edit_themes' ) || current_user_can( 'edit_plugins' ) ) ) {
+		if ( 'POST' === ( $_SERVER['REQUEST_METHOD'] ?? '' ) && ( current_user_can( 'edit_themes' ) || current_user_can( 'edit_plugins' ) ) ) { // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
 			foreach ( Sites::all() as $site ) {
 				Queue::all( 'a file edited', $site );
 			}
@@ -202,7 +202,7 @@ final class Site_Changes {
 
 	/** Whether it is saved by a plugin's or theme's own screen of settings. */
 	private static function is_of_settings_screen( string $name ): bool {
-		// phpcs:ignore WordPress.Security.NonceVerification -- WordPress has verified it, or saves nothing.
+		// phpcs:ignore WordPress.Security.NonceVerification, WordPress.Security.ValidatedSanitizedInput -- it is compared; WordPress has verified it, or saves nothing.
 		$group = 'options.php' === ( $GLOBALS['pagenow'] ?? '' ) ? (string) ( $_POST['option_page'] ?? '' ) : '';
 		$own   = $GLOBALS['new_allowed_options'][ $group ] ?? array();
 		return ! in_array( $group, self::SCREENS_OF_WORDPRESS, true ) && in_array( $name, $own, true );

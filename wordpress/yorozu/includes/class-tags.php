@@ -135,7 +135,7 @@ final class Tags {
 	/** @return string[] Tags for the head of the page. */
 	public static function for_page(): array {
 		self::add( ...array_map( fn( $id ) => "sticky-$id", array_keys( array_filter( self::$asked_sticky ) ) ) );
-		if ( preg_match( self::OTHER_SITEMAPS, (string) wp_parse_url( $_SERVER['REQUEST_URI'] ?? '', PHP_URL_PATH ) ) && ! self::$is_sitemap ) {
+		if ( preg_match( self::OTHER_SITEMAPS, (string) wp_parse_url( $_SERVER['REQUEST_URI'] ?? '', PHP_URL_PATH ) ) && ! self::$is_sitemap ) { // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
 			self::add( 'sitemap', 'sitemap-all', 'sitemapterms-all', 'sitemapusers', 'lastmodified' );
 		}
 		/**

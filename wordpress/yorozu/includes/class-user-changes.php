@@ -64,8 +64,7 @@ final class User_Changes {
 			return;
 		}
 		global $wpdb;
-		$sql   = "SELECT ID FROM $wpdb->posts WHERE post_author = %d AND post_status IN ('publish', 'inherit') AND post_type <> 'revision' LIMIT %d";
-		$posts = $wpdb->get_col( $wpdb->prepare( $sql, $id, Queue::TAGS_MAX + 1 ) );
+		$posts = $wpdb->get_col( $wpdb->prepare( "SELECT ID FROM $wpdb->posts WHERE post_author = %d AND post_status IN ('publish', 'inherit') AND post_type <> 'revision' LIMIT %d", $id, Queue::TAGS_MAX + 1 ) );
 		Queue::tags( $reason, array_merge( array( "author-$heir" ), array_map( fn( $post ) => "meta-$post", $posts ) ) );
 	}
 
@@ -83,7 +82,7 @@ final class User_Changes {
 		$types = Post_Changes::types_of_sitemaps();
 		$in    = implode( ',', array_fill( 0, count( $types ), '%s' ) );
 		$sql   = "SELECT COUNT(*) FROM (SELECT 1 FROM $wpdb->posts WHERE post_author = %d AND post_status = 'publish' AND post_type IN ($in) LIMIT 2) found";
-		$count = $types ? (int) $wpdb->get_var( $wpdb->prepare( $sql, array_merge( array( $id ), $types ) ) ) : 0;
+		$count = $types ? (int) $wpdb->get_var( $wpdb->prepare( $sql, array_merge( array( $id ), $types ) ) ) : 0; // phpcs:ignore WordPress.DB.PreparedSQL -- placeholders.
 		return $count < 2 ? array( 'users', 'sitemapusers', 'sitemap' ) : array();
 	}
 }

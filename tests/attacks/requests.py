@@ -69,7 +69,7 @@ class Outcome:
     """What a client got: status, the target that the server read, and the first line of what was answered."""
 
     def __init__(self):
-        self.answers, self.broken = [], None
+        self.answers, self.broken, self.was_reset = [], None, False
 
     @property
     def statuses(self):
@@ -79,7 +79,7 @@ class Outcome:
         return any(target == read for _, read, _ in self.answers)
 
     def __repr__(self):
-        return f'{self.answers}' + (f' broken: {self.broken}' if self.broken else '')
+        return f'{self.answers}' + (f' broken: {self.broken}' if self.broken else '') + (' reset' if self.was_reset else '')
 
 
 async def sent(port, data, method):
@@ -96,6 +96,7 @@ async def sent(port, data, method):
             outcome.broken = str(problem)
         except (TimeoutError, ConnectionError) as problem:
             outcome.broken = repr(problem)
+        outcome.was_reset = client.was_reset
     return outcome
 
 
@@ -133,7 +134,8 @@ class Attack:
                      if request.target == target] for target in targets]
             self.tried.check(case, not all(seen) or seen[0] == seen[1], f'contents {seen}, {form.data!r}')
         elif differ(ours, theirs, targets) and not allowed(case, ours, theirs):
-            self.tried.failed(case, f'{ours!r}, and nginx {theirs!r}'[:900])
+            logged = [line for line in self.servers[0].log().splitlines() if targets[0] in line]
+            self.tried.failed(case, f'{ours!r}, and nginx {theirs!r}; the log: {logged}'[:900])
 
     def judged(self, form, place, target, ours, content):
         """What is wrong with an outcome, whatever nginx does."""

@@ -64,6 +64,8 @@ class Arriving:
 class Client:
     """One connection to a server."""
 
+    was_reset = False
+
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
 
@@ -102,6 +104,7 @@ class Client:
                 raise Broken(f'no head: {end.partial[:80]!r}') from None
             return None
         except ConnectionError:
+            self.was_reset = True
             return None
         line, *lines = head[:-4].split(b'\r\n')
         found = re.fullmatch(rb'HTTP/1\.[01] (\d\d\d)( [^\r\n\0]*)?', line)

@@ -1,6 +1,7 @@
 """Pages for visitors with a cart: those that print nothing of it but what scripts fill in are the stored ones of all."""
-import shutil
+import json, shutil
 import pytest
+from browser import Browser
 from peers import ROOT, equal
 from plugin_pages import content, mu_plugin, settle
 from test_plugin_screens import is_stored, raw_fields
@@ -18,7 +19,7 @@ add_action('wp_body_open', function () {
     if (isset($_GET['early'])) echo $GLOBALS['early'];
     if (isset($_GET['name'])) echo apply_filters('woocommerce_customer_get_first_name', 'Ann');
     if (isset($_GET['nonce'])) wp_nonce_field('woocommerce-login');
-    if (isset($_GET['viewed'])) the_widget('WC_Widget_Recently_Viewed');
+    if (isset($_GET['viewed'])) the_widget('WC_Widget_Recently_Viewed', array('title' => 'Seen', 'number' => 7), array('before_widget' => '<section>', 'after_widget' => '</section>', 'before_title' => '<h2>', 'after_title' => '</h2>'));
 });
 add_action('init', function () {
     if (isset($_GET['early'])) $GLOBALS['early'] = WC()->cart->is_empty() ? 'empty' : 'full';
@@ -28,8 +29,8 @@ add_action('init', function () {
     if (isset($_GET['reset'])) foreach (array('customer', 'another_plugin') as $key) WC()->session->set($key, null);
 }, 20);
 '''
-SAME = ['/', '/post-one/', '/category/hill/', '/feed/', '/wp-json/wp/v2/posts', '/?link', '/?block', '/?s=text', '/wp-sitemap.xml']
-OWN = ['/?bare', '/?early', '/?name', '/?nonce', '/?viewed', '/?no_script']
+SAME = ['/', '/post-one/', '/category/hill/', '/feed/', '/wp-json/wp/v2/posts', '/?link', '/?block', '/?s=text', '/wp-sitemap.xml', '/?viewed']
+OWN = ['/?bare', '/?early', '/?name', '/?nonce', '/?no_script']
 
 
 def shopper(site, name):
@@ -86,6 +87,24 @@ def test_who_has_more_than_a_cart_has_pages_of_ones_own(shop):
         ann.ask('/?country=' + country)
         equal((ann.cookies.get('yorozu_own'), ann.ask('/').cache), (None, 'HIT'), 'an address that changes no taxes')
     assert not any('yorozu_own' in value for _, value in raw_fields(shop, '/?x')), 'a stranger gets the cookie'
+
+
+def test_products_that_were_viewed_cost_a_fragment_alone(shop):
+    cap, hat = json.loads(shop.php("""echo json_encode(array_map(fn($name) => wp_insert_post(array('post_type' => 'product', 'post_title' => $name, 'post_name' => $name, 'post_status' => 'publish')), array('cap', 'hat')));
+        update_option('widget_woocommerce_recently_viewed_products', array(2 => array('number' => 5), '_multiwidget' => 1)); update_option('sidebars_widgets', array('sidebar-1' => array('woocommerce_recently_viewed_products-2'))); flush_rewrite_rules();"""))
+    for path in ('/product/cap/', '/product/hat/', '/?viewed'):
+        assert is_stored(shop, path), path
+    browser = Browser()
+    try:
+        browser.open(shop.url + '/?viewed')
+        equal(browser.run("return [document.querySelectorAll('section h2').length, document.cookie]"), [0, ''])
+        for path in ('/product/cap/', '/product/hat/', '/product/cap/'):
+            browser.open(shop.url + path)
+        browser.open(shop.url + '/?viewed')
+        equal(browser.text('section'), f'Seen\nviewed: {hat}|{cap}, at most 7')
+        equal(shop.get('/?viewed', Cookie=f'woocommerce_recently_viewed={cap}').cache, 'HIT')
+    finally:
+        browser.close()
 
 
 def test_the_site_may_say_otherwise(shop):

@@ -89,17 +89,28 @@ function wc_get_customer_default_location() {
 // Both are asked for by their classes alone.
 class WC_Widget_Recently_Viewed extends WP_Widget {
     public function __construct() {
-        parent::__construct('recently_viewed', 'Recently viewed');
+        parent::__construct('woocommerce_recently_viewed_products', 'Recently viewed');
     }
 
     public function widget($args, $instance) {
-        echo 'viewed: ', esc_html($_COOKIE['woocommerce_recently_viewed'] ?? 'nothing');
+        if (!empty($_COOKIE['woocommerce_recently_viewed'])) {
+            echo '<p class="viewed">viewed: ', esc_html($_COOKIE['woocommerce_recently_viewed']), ', at most ', (int) $instance['number'], '</p>';
+        }
     }
 }
+
+function wc_track_product_view() {
+    if (is_singular('product')) {
+        setcookie('woocommerce_recently_viewed', (string) get_the_ID(), 0, '/');
+    }
+}
+add_action('template_redirect', 'wc_track_product_view', 20);
+add_action('template_redirect', fn() => isset($_GET['wc-ajax']) && do_action('wc_ajax_' . $_GET['wc-ajax']), 0);
 
 add_action('plugins_loaded', fn() => do_action('woocommerce_loaded'), -1);
 add_action('widgets_init', fn() => register_widget('WC_Widget_Recently_Viewed'));
 add_action('init', function () {
+    register_post_type('product', array('public' => true));
     WC()->session = new WC_Session_Handler();
     WC()->customer = new WC_Customer();
     WC()->cart = new WC_Cart();

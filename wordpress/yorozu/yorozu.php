@@ -26,7 +26,7 @@ defined( 'ABSPATH' ) || exit;
 const VERSION = '0.2.0';
 
 // Each when it is needed: a page needs few.
-const CLASSES = array( 'Admin', 'Client', 'Command', 'Comment_Changes', 'Connect', 'Cookies', 'Health', 'History', 'Lists', 'Live', 'Other_Cache', 'Page', 'Personal', 'Post_Changes', 'Queue', 'Reasons', 'Settings', 'Settings_Page', 'Shoppers', 'Site_Changes', 'Sites', 'Tags', 'Term_Changes', 'Used', 'User_Changes' );
+const CLASSES = array( 'Admin', 'Client', 'Command', 'Comment_Changes', 'Connect', 'Cookies', 'Health', 'History', 'Lists', 'Live', 'Other_Cache', 'Page', 'Personal', 'Post_Changes', 'Queue', 'Reasons', 'Settings', 'Settings_Page', 'Shoppers', 'Site_Changes', 'Sites', 'Tags', 'Term_Changes', 'Used', 'User_Changes', 'Viewed' );
 spl_autoload_register(
 	function ( $name ) {
 		$begin = __NAMESPACE__ . '\\';

@@ -66,8 +66,7 @@ final class Shoppers {
 			add_filter( "woocommerce_customer_get_shipping_$end", array( self::class, 'of_place' ) );
 		}
 		add_filter( 'nonce_user_logged_out', array( self::class, 'of_nonce' ), PHP_INT_MAX, 2 );
-		add_filter( 'widget_display_callback', array( self::class, 'of_widget' ), PHP_INT_MAX, 2 );
-		add_action( 'the_widget', array( self::class, 'of_the_widget' ) );
+		Viewed::register();
 		add_action( 'template_redirect', array( self::class, 'begin' ), PHP_INT_MAX );
 		// Before the page is complete, and its buffer may not be used any more.
 		add_action( 'shutdown', array( self::class, 'look_for_fragments' ), -1 );
@@ -147,16 +146,6 @@ final class Shoppers {
 			self::$is_own = true;
 		}
 		return $user;
-	}
-
-	/** @param object $widget */
-	public static function of_widget( $instance, $widget ) {
-		self::of_the_widget( get_class( $widget ) );
-		return $instance;
-	}
-
-	public static function of_the_widget( $widget ): void {
-		self::$is_own = self::$is_own || 'WC_Widget_Recently_Viewed' === $widget;
 	}
 
 	/** Learns which functions print what the cart's fragments replace, where some print a cart that are not known to. */

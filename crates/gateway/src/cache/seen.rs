@@ -33,14 +33,16 @@ impl Effect {
 type Counts = BTreeMap<&'static str, [u64; Effect::ALL.len()]>;
 
 static COUNTS: Mutex<Counts> = Mutex::new(BTreeMap::new());
+/// Names of cookies, which are not counted; apart, for clients can fill the other.
+static COOKIES: Mutex<Counts> = Mutex::new(BTreeMap::new());
 
-fn counts() -> MutexGuard<'static, Counts> {
-    COUNTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(counts: &'static Mutex<Counts>) -> MutexGuard<'static, Counts> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts a response; the name for its report.
 pub(super) fn count(name: &[u8], effect: Effect) -> &'static str {
-    let mut counts = counts();
+    let mut counts = locked(&COUNTS);
     let name = known(&mut counts, name);
     counts.entry(name).or_default()[effect as usize] += 1;
     name
@@ -48,7 +50,7 @@ pub(super) fn count(name: &[u8], effect: Effect) -> &'static str {
 
 /// The name of a cookie for a report.
 pub(super) fn cookie(name: &[u8]) -> &'static str {
-    known(&mut counts(), name)
+    known(&mut locked(&COOKIES), name)
 }
 
 fn known(counts: &mut Counts, name: &[u8]) -> &'static str {
@@ -65,9 +67,7 @@ fn known(counts: &mut Counts, name: &[u8]) -> &'static str {
 
 /// How many responses of each effect each header had.
 pub(super) fn by_name() -> Vec<(&'static str, [u64; Effect::ALL.len()])> {
-    let counts = counts();
-    let counted = counts.iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0));
-    counted.map(|(name, counts)| (*name, *counts)).collect()
+    locked(&COUNTS).iter().map(|(name, counts)| (*name, *counts)).collect()
 }
 
 #[cfg(test)]

@@ -472,10 +472,10 @@ def test_a_server_that_is_away_does_no_harm(site):
     config.write_text(re.sub(r"'YOROZU_TOKEN', '[^']*'", "'YOROZU_TOKEN', 'another-token-of-sixteen-bytes'", whole))
     try:
         site.php(edit.replace('was away', 'refused'))
-        log = json.loads(site.php("do_action('yorozu_retry'); echo json_encode(get_option('yorozu_log')[0]);"))
+        log = json.loads(site.php("do_action('yorozu_retry'); echo json_encode(array_slice(get_option('yorozu_log'), 0, 3));"))
     finally:
         config.write_text(whole)
-    assert 'the token is missing or wrong' in log['result'], log
+    assert any('the token is missing or wrong' in told['result'] for told in log), log
     # Or the server's own request to wp-cron is at it, with the token that it read before.
     retry = lambda: site.php("do_action('yorozu_retry'); echo json_encode(get_option('yorozu_pending'));") in ('false', '[]')
     until(lambda: retry() and b'refused' in site.get('/post-two/').body, 'it to be told again')

@@ -189,16 +189,22 @@ fn a_configuration_ends_with_its_last_request() {
 
 const MEGABYTE: u64 = 1 << 20;
 
-/// Resident bytes, descriptors, and threads but those for what may block, which come and go.
+/// Resident bytes, descriptors, and threads but those for what may block and for logs, which come as they are needed.
 fn held(server: &Server) -> (u64, usize, usize) {
     let of = |what: &str| format!("/proc/{}/{what}", server.serving_id());
     let status = fs::read_to_string(of("status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let names = fs::read_dir(of("task")).unwrap().flatten();
-    let names = names.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    let threads = names.filter(|name| !name.starts_with("tokio")).count();
+    let threads = threads(server)
+        .filter(|name| !name.starts_with("tokio") && !name.starts_with("log writer"))
+        .count();
     (kilobytes * 1024, fs::read_dir(of("fd")).unwrap().count(), threads)
+}
+
+/// The names of the threads of what serves, each with a line break.
+fn threads(server: &Server) -> impl Iterator<Item = String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.serving_id())).unwrap().flatten();
+    tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
 }
 
 /// The nth reload has been done, and all before it are gone.
@@ -269,8 +275,9 @@ fn many_servers_leave_nothing_behind_however_they_came() {
     let small = small.replace("$port", &server.port.to_string());
     let small = small.replace("$dir", &folder.path().display().to_string());
     let small = small.replace("$origin", "unix:/nowhere");
-    // Its worker runs, with all that it opens.
+    // Its worker runs, with all that it opens, and so does the thread that is started last.
     until("an answer", || get(server.port, "/").is_some());
+    until("who listens to the master", || threads(&server).any(|name| name == "master\n"));
     let of_start = held(&server);
     let (_, files, threads) = of_start;
     let mut done = 1;

@@ -11,15 +11,19 @@ from wordpress import Visitor
 THEME = '''
 function theme_cart_link() { echo '<a class="cart">', WC()->cart->get_cart_contents_count(), ' items</a>'; }
 add_filter('woocommerce_add_to_cart_fragments', function ($fragments) { ob_start(); theme_cart_link(); $fragments['a.cart'] = ob_get_clean(); return $fragments; });
+function theme_part($print) { ob_start(); $print(); return ob_get_clean(); }
+add_filter('woocommerce_add_to_cart_fragments', fn($fragments) => $fragments + array('i.sum' => WC()->cart->get_cart_contents_count(), 'i.part' => theme_part('theme_cart_link')));
 add_action('wp_enqueue_scripts', function () { if (!isset($_GET['no_script'])) wp_enqueue_script('wc-cart-fragments', '/fragments.js', array(), '1', true); });
 add_action('wp_body_open', function () {
     if (isset($_GET['link']) || isset($_GET['no_script'])) theme_cart_link();
     if (isset($_GET['block'])) echo Automattic\\WooCommerce\\Blocks\\mini_cart();
     if (isset($_GET['bare'])) echo 'own count: ', WC()->cart->get_cart_contents_count();
+    if (isset($_GET['part'])) echo theme_part('theme_cart_link');
+    if (isset($_GET['other_part'])) echo theme_part(function () { echo 'own count: ', WC()->cart->get_cart_contents_count(); });
     if (isset($_GET['early'])) echo $GLOBALS['early'];
     if (isset($_GET['name'])) echo apply_filters('woocommerce_customer_get_first_name', 'Ann');
     if (isset($_GET['nonce'])) wp_nonce_field('woocommerce-login');
-    if (isset($_GET['viewed'])) the_widget('WC_Widget_Recently_Viewed', array('title' => 'Seen', 'number' => 7), array('before_widget' => '<section>', 'after_widget' => '</section>', 'before_title' => '<h2>', 'after_title' => '</h2>'));
+    if (isset($_GET['viewed'])) the_widget('WC_Widget_Recently_Viewed', array('title' => 'Seen', 'number' => 7), array('before_widget' => '<section class="own">', 'after_widget' => '</section>', 'before_title' => '<h2>', 'after_title' => '</h2>'));
 });
 add_action('init', function () {
     if (isset($_GET['early'])) $GLOBALS['early'] = WC()->cart->is_empty() ? 'empty' : 'full';
@@ -29,8 +33,8 @@ add_action('init', function () {
     if (isset($_GET['reset'])) foreach (array('customer', 'another_plugin') as $key) WC()->session->set($key, null);
 }, 20);
 '''
-SAME = ['/', '/post-one/', '/category/hill/', '/feed/', '/wp-json/wp/v2/posts', '/?link', '/?block', '/?s=text', '/wp-sitemap.xml', '/?viewed']
-OWN = ['/?bare', '/?early', '/?name', '/?nonce', '/?no_script']
+SAME = ['/', '/post-one/', '/category/hill/', '/feed/', '/wp-json/wp/v2/posts', '/?link', '/?block', '/?s=text', '/wp-sitemap.xml', '/?viewed', '/?part']
+OWN = ['/?bare', '/?other_part', '/?early', '/?name', '/?nonce', '/?no_script']
 
 
 def shopper(site, name):
@@ -101,7 +105,7 @@ def test_products_that_were_viewed_cost_a_fragment_alone(shop):
         for path in ('/product/cap/', '/product/hat/', '/product/cap/'):
             browser.open(shop.url + path)
         browser.open(shop.url + '/?viewed')
-        equal(browser.text('section'), f'Seen\nviewed: {hat}|{cap}, at most 7')
+        equal(browser.text('section.own'), f'Seen\nviewed: {hat}|{cap}, at most 7')
         equal(shop.get('/?viewed', Cookie=f'woocommerce_recently_viewed={cap}').cache, 'HIT')
     finally:
         browser.close()

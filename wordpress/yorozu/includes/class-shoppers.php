@@ -13,7 +13,7 @@ final class Shoppers {
 	const FIELD = 'X-Accel-Shared';
 	/** The cookie of shoppers who share no pages. */
 	const COOKIE = 'yorozu_own';
-	/** The option with the functions whose output the cart's fragments replace. */
+	/** The option with the ways by which the cart's fragments read it; what is printed by the same is replaced. */
 	const OPTION = 'yorozu_cart_fragments';
 	/** Filters through which the cart and the customer are read, each with the names that follow. */
 	const READS = array(
@@ -39,16 +39,14 @@ final class Shoppers {
 	const IN_SESSION = '~^(cart|cart_totals|cart_fees|applied_coupons|coupon_discount(_tax)?_totals|removed_cart_contents|customer|wc_notices|shipping_for_package_\d+|previous_shipping_methods|chosen_shipping_methods|shipping_method_counts|chosen_payment_method|order_awaiting_payment|store_api_(draft_order|customer_note)|refresh_totals|reload_checkout)$~';
 	/** How many calls lie between the cart and its reader, at most; chosen, as most lie within ten. */
 	const CALLS_MAX = 24;
-	/** Functions through which everything is called. */
-	const ANY = array( 'include', 'require', 'include_once', 'require_once', 'apply_filters', 'do_action', 'call_user_func', 'call_user_func_array', 'load_template', 'locate_template', 'get_template_part', 'wc_get_template', 'wc_get_template_part', '{closure}' );
 
 	/** @var bool Is the page being printed? */
 	private static $is_printing = false;
 	/** @var bool Does the page show something of its visitor, or hold what only that can use? */
 	private static $is_own = false;
-	/** @var string[][] For each reader that no script is known to correct, the functions it was called by. */
+	/** @var array<string, true> The ways by which the page was given what no script is known to correct. */
 	private static $readers = array();
-	/** @var array<string, true>|null While the fragments are made: the functions that read the cart for them. */
+	/** @var array<string, true>|null While the fragments are made: the ways by which they read the cart. */
 	private static $found = null;
 
 	public static function register(): void {
@@ -79,35 +77,46 @@ final class Shoppers {
 	/** Something of the visitor is read. */
 	public static function of_read( $value ) {
 		if ( null !== self::$found ) {
-			self::$found += array_fill_keys( self::functions(), true );
+			self::note_fragment();
 			return $value;
 		}
-		$reader = self::$is_own ? '' : self::reader();
+		$reader = self::$is_own ? '' : self::reader( self::calls( self::CALLS_MAX ) );
 		// Before the page is printed WooCommerce looks after its cookies.
 		if ( '' === $reader || self::$is_printing && ! preg_match( self::FILLED_IN, $reader ) ) {
-			self::note_reader();
+			self::$readers[ self::way( self::calls() ) ] = true;
 		}
 		return $value;
 	}
 
 	public static function of_place( $value ) {
-		if ( ! self::$is_own && null === self::$found && '' === self::reader() ) {
-			self::note_reader();
+		if ( ! self::$is_own && null === self::$found && '' === self::reader( self::calls( self::CALLS_MAX ) ) ) {
+			self::$readers[ self::way( self::calls() ) ] = true;
 		}
 		return $value;
 	}
 
-	private static function note_reader(): void {
-		$functions = self::functions();
+	/** Notes the way from the function that a fragment's callback calls; a callback that reads the cart itself prints for the script alone. */
+	private static function note_fragment(): void {
+		$calls = self::calls();
+		$made  = array_search( 'look_for_fragments', array_column( $calls, 'function' ), true );
+		// The callback, WP_Hook::apply_filters() and apply_filters().
+		$calls = array_slice( $calls, 0, $made - 3 );
+		// A page calls it from elsewhere.
+		unset( $calls[ count( $calls ) - 1 ]['file'] );
+		if ( ! preg_match( self::BETWEEN, self::reader( $calls ) ) ) {
+			self::$found[ self::way( $calls ) ] = true;
+		}
+	}
 
-		self::$readers[ implode( ' ', $functions ) ] = $functions;
+	/** @return array[] The calls that led here, the innermost first. */
+	private static function calls( int $most = 0 ): array {
+		return debug_backtrace( DEBUG_BACKTRACE_IGNORE_ARGS, $most ); // phpcs:ignore WordPress.PHP.DevelopmentFunctions -- who reads decides.
 	}
 
 	/** The file of WooCommerce in which the cart is read; '' for another's. */
-	private static function reader(): string {
-		$shop  = WC()->plugin_path() . '/';
-		$calls = debug_backtrace( DEBUG_BACKTRACE_IGNORE_ARGS, self::CALLS_MAX ); // phpcs:ignore WordPress.PHP.DevelopmentFunctions -- who reads decides.
-		$last  = '';
+	private static function reader( array $calls ): string {
+		$shop = WC()->plugin_path() . '/';
+		$last = '';
 		foreach ( $calls as $call ) {
 			$file = $call['file'] ?? __FILE__;
 			if ( 0 === strpos( $file, ABSPATH . WPINC ) || 0 === strpos( $file, __DIR__ ) ) {
@@ -125,19 +134,15 @@ final class Shoppers {
 		return count( $calls ) < self::CALLS_MAX ? $last : '';
 	}
 
-	/** @return string[] By which functions the cart is read, but for those through which everything is called. */
-	private static function functions(): array {
-		$names = array();
-		foreach ( debug_backtrace( DEBUG_BACKTRACE_IGNORE_ARGS ) as $call ) { // phpcs:ignore WordPress.PHP.DevelopmentFunctions -- who reads decides.
-			$class = $call['class'] ?? '';
-			if ( self::class === $class && 'look_for_fragments' === $call['function'] ) {
-				break;
-			}
-			if ( ! in_array( $call['function'], self::ANY, true ) && ! in_array( $class, array( self::class, 'WP_Hook', 'WP', 'WC_Cart' ), true ) ) {
-				$names[] = ( '' === $class ? '' : "$class::" ) . $call['function'];
+	/** Calls as `function@file` and a space each, the innermost first: one begins as another if it went the same way at last. */
+	private static function way( array $calls ): string {
+		$steps = array();
+		foreach ( $calls as $call ) {
+			if ( self::class !== ( $call['class'] ?? '' ) ) {
+				$steps[] = ( $call['class'] ?? '' ) . ':' . $call['function'] . '@' . ( $call['file'] ?? '' );
 			}
 		}
-		return $names;
+		return implode( ' ', $steps );
 	}
 
 	/** WooCommerce's own are good for one session alone. */
@@ -148,7 +153,7 @@ final class Shoppers {
 		return $user;
 	}
 
-	/** Learns which functions print what the cart's fragments replace, where some print a cart that are not known to. */
+	/** Learns by which ways the cart's fragments read it, where the page read it by others than are known. */
 	public static function look_for_fragments(): void {
 		self::$is_printing = false;
 
@@ -163,15 +168,22 @@ final class Shoppers {
 			apply_filters( 'woocommerce_add_to_cart_fragments', array() ); // phpcs:ignore WordPress.NamingConventions.PrefixAllGlobals -- WooCommerce's.
 		} finally {
 			ob_end_clean();
-			update_option( self::OPTION, array( 'of' => $theme, 'functions' => self::$found ), true );
+			update_option( self::OPTION, array( 'of' => $theme, 'ways' => array_keys( self::$found ) ), true );
 			self::$found = null;
 		}
 	}
 
-	/** @return string[][] Readers that no fragment replaces. */
+	/** @return string[] The ways to what no fragment replaces. */
 	private static function others( array $known ): array {
-		$functions = $known['functions'] ?? array();
-		return array_filter( self::$readers, fn( $names ) => ! array_intersect_key( array_flip( $names ), $functions ) );
+		$is_other = function ( $way ) use ( $known ) {
+			foreach ( $known['ways'] ?? array() as $replaced ) {
+				if ( 0 === strpos( $way, $replaced ) ) {
+					return false;
+				}
+			}
+			return true;
+		};
+		return array_filter( array_keys( self::$readers ), $is_other );
 	}
 
 	/** Whether the page is also for shoppers; asked when it is whole. */

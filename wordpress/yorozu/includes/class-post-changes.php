@@ -158,6 +158,8 @@ final class Post_Changes {
 	/** @return int[] Terms, and those above them: their lists have the post, too. */
 	public static function terms_of( \WP_Post $post ): array {
 		$found = array();
+		// All taxonomies by one query.
+		update_object_term_cache( $post->ID, $post->post_type );
 		foreach ( get_object_taxonomies( $post->post_type ) as $taxonomy ) {
 			$terms = get_the_terms( $post->ID, $taxonomy );
 			foreach ( is_array( $terms ) ? $terms : array() as $term ) {

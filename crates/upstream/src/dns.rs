@@ -25,7 +25,7 @@ const ALIASES_MAX: usize = 50;
 /// Servers of a service; chosen.
 const RECORDS_MAX: usize = 256;
 
-/// Addresses of one family.
+/// Addresses of a name.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) addresses: Vec<IpAddr>,
@@ -36,7 +36,8 @@ pub(crate) struct Found {
 type Packet = Message<Vec<u8>>;
 type DomainName = Name<Vec<u8>>;
 
-/// Asks for `host`'s addresses (`Rtype::A`, `Rtype::AAAA`) until a server answers; the caller bounds the time.
+/// Asks for `host`'s addresses of each family (`Rtype::A`, `Rtype::AAAA`) until a server answers; the caller bounds the time.
+/// Those of one family are enough.
 ///
 /// # Errors
 /// [`ResolveFault`]
@@ -46,11 +47,11 @@ type DomainName = Name<Vec<u8>>;
 pub(crate) async fn ask(
     servers: &[SocketAddr],
     host: &str,
-    rtype: Rtype,
+    families: &[Rtype],
 ) -> Result<Found, ResolveFault> {
     let mut found = Found::default();
-    follow(servers, host, rtype, |answer, last| {
-        read(answer, last, rtype, &mut found)?;
+    follow(servers, host, families, |answer, last, family| {
+        read(answer, last, family, &mut found)?;
         Ok(!found.addresses.is_empty())
     })
     .await?;
@@ -78,7 +79,7 @@ pub(crate) async fn ask_services(
     name: &str,
 ) -> Result<(Vec<Record>, Duration), ResolveFault> {
     let (mut records, mut ttl) = (Vec::new(), None);
-    follow(servers, name, Rtype::SRV, |answer, last| {
+    follow(servers, name, &[Rtype::SRV], |answer, last, _| {
         for record in answer.answer()?.limit_to_in::<Srv<_>>() {
             let record = record?;
             let data = record.data();
@@ -101,33 +102,72 @@ pub(crate) async fn ask_services(
     Ok((records, ttl))
 }
 
-/// Asks for records of `host`, and of the name that it stands for, until `read` has found some in an answer or there is
-/// no other name.
+/// Asks for records of `host`, of one type or of two at once, and of the name that it stands for, until `read` has found some in
+/// an answer or there is no other name. As nginx: an alias that one type's answer has is followed for both.
 async fn follow(
     servers: &[SocketAddr],
     host: &str,
-    rtype: Rtype,
-    mut read: impl FnMut(&Packet, &DomainName) -> Result<bool, ParseError>,
+    types: &[Rtype],
+    mut read: impl FnMut(&Packet, &DomainName, Rtype) -> Result<bool, ParseError>,
 ) -> Result<(), ResolveFault> {
     // Without a server to ask, a name is not found, as with nginx.
     let name: DomainName = host.parse().map_err(|_| ResolveFault::NotFound)?;
     let mut names = vec![name];
     loop {
-        let asked = names.len();
-        let answer = ask_servers(servers, &question(&names[asked - 1], rtype)?).await?;
-        let aliases = aliases(&answer).map_err(|_| ResolveFault::Failed)?;
-        while let Some((_, to)) = aliases.iter().find(|(from, _)| *from == names[names.len() - 1]) {
-            // As nginx: names that lead round in a circle lead nowhere.
-            if names.contains(to) || names.len() == ALIASES_MAX {
-                return Err(ResolveFault::NotFound);
+        let (answers, asked) =
+            (ask_for(servers, &names[names.len() - 1], types).await, names.len());
+        let (mut is_found, mut fault) = (false, None);
+        for (answer, rtype) in answers.into_iter().flatten().zip(types) {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(why) => {
+                    fault = fault.or(Some(why));
+                    continue;
+                }
+            };
+            let way = way(&answer, &names[..asked])?;
+            let last = way.last().unwrap_or(&names[asked - 1]);
+            is_found |= read(&answer, last, *rtype).map_err(|_| ResolveFault::Failed)?;
+            if names.len() == asked {
+                names.extend(way);
             }
-            names.push(to.clone());
         }
-        let is_found = read(&answer, &names[names.len() - 1]).map_err(|_| ResolveFault::Failed)?;
-        if is_found || names.len() == asked {
+        if is_found {
             return Ok(());
         }
+        if names.len() == asked {
+            return fault.map_or(Ok(()), Err);
+        }
     }
+}
+
+/// The answers for each type, in their order.
+async fn ask_for(
+    servers: &[SocketAddr],
+    name: &DomainName,
+    types: &[Rtype],
+) -> [Option<Result<Packet, ResolveFault>>; 2] {
+    let of = async |rtype: Option<&Rtype>| match question(name, *rtype?) {
+        Ok(question) => Some(ask_servers(servers, &question).await),
+        Err(fault) => Some(Err(fault)),
+    };
+    tokio::join!(of(types.first()), of(types.get(1))).into()
+}
+
+/// The names that the last of `before` stands for, one for the other, as far as an answer says.
+fn way(answer: &Packet, before: &[DomainName]) -> Result<Vec<DomainName>, ResolveFault> {
+    let aliases = aliases(answer).map_err(|_| ResolveFault::Failed)?;
+    let mut way: Vec<DomainName> = Vec::new();
+    while let Some((_, to)) =
+        aliases.iter().find(|(from, _)| way.last().or(before.last()) == Some(from))
+    {
+        // As nginx: names that lead round in a circle lead nowhere.
+        if before.contains(to) || way.contains(to) || before.len() + way.len() == ALIASES_MAX {
+            return Err(ResolveFault::NotFound);
+        }
+        way.push(to.clone());
+    }
+    Ok(way)
 }
 
 /// The names of an answer that stand for others.

@@ -212,30 +212,17 @@ impl Resolver {
     }
 
     async fn ask(&self, host: &str) -> Result<Resolved, ResolveFault> {
-        let of = async |is_wanted: bool, rtype| {
-            if is_wanted {
-                dns::ask(&self.servers, host, rtype).await
-            } else {
-                Ok(Found::default())
-            }
+        let families = match (self.ipv4, self.ipv6) {
+            (true, true) => &[Rtype::A, Rtype::AAAA][..],
+            (true, false) => &[Rtype::A],
+            (false, true) => &[Rtype::AAAA],
+            (false, false) => &[],
         };
-        let (first, second) = tokio::join!(of(self.ipv4, Rtype::A), of(self.ipv6, Rtype::AAAA));
-        let is_any = |found: &Result<Found, _>| {
-            found.as_ref().is_ok_and(|found: &Found| !found.addresses.is_empty())
-        };
-        // The addresses of one family are enough.
-        let (first, second) = match (is_any(&first), is_any(&second)) {
-            (true, false) => (first?, Found::default()),
-            (false, true) => (Found::default(), second?),
-            _ => (first?, second?),
-        };
-        let ttl = [first.ttl, second.ttl].into_iter().flatten().min();
-        let addresses = [first.addresses, second.addresses].concat();
+        let Found { addresses, ttl } = dns::ask(&self.servers, host, families).await?;
         if addresses.is_empty() {
             return Err(ResolveFault::NotFound);
         }
-        let validity = self.valid.or(ttl).unwrap_or_default();
-        let valid_until = Instant::now() + validity;
+        let valid_until = Instant::now() + self.valid.or(ttl).unwrap_or_default();
         Ok(Resolved { addresses, valid_until, is_stale_for: None })
     }
 }
@@ -293,7 +280,7 @@ mod tests {
     use domain::base::iana::{Class, Rcode};
     use domain::base::message_builder::AnswerBuilder;
     use domain::base::{Message, MessageBuilder, Name, Ttl};
-    use domain::rdata::{A, Cname};
+    use domain::rdata::{A, Aaaa, Cname};
     use std::cell::Cell;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, UdpSocket};
@@ -401,6 +388,43 @@ mod tests {
             let left = validity.duration_since(Instant::now());
             assert!(left <= Duration::from_secs(30) && left > Duration::from_secs(20), "{left:?}");
             assert_eq!(last_byte(&resolver, "loop").await, Err(ResolveFault::NotFound));
+        });
+    }
+
+    #[test]
+    fn an_alias_in_the_answer_for_one_family_is_followed_for_both() {
+        with_servers(async {
+            let address = server(|question| {
+                let mut answer = answer(question, Rcode::NOERROR);
+                let rtype = question.first_question().unwrap().qtype();
+                let ttl = Ttl::from_secs(50);
+                match (&*asked(question), rtype) {
+                    ("four", Rtype::A) | ("six", Rtype::AAAA) => {
+                        answer
+                            .push((
+                                question.first_question().unwrap().qname(),
+                                Class::IN,
+                                ttl,
+                                Cname::new(name("real")),
+                            ))
+                            .unwrap();
+                    }
+                    ("real", Rtype::AAAA) => {
+                        answer
+                            .push((name("real"), Class::IN, ttl, Aaaa::new(Ipv6Addr::LOCALHOST)))
+                            .unwrap();
+                    }
+                    ("real", _) => return vec![says(question, "real", 50, 7)],
+                    _ => {}
+                }
+                vec![answer.finish()]
+            });
+            let both = Resolver { ipv6: true, ..resolver(&[address.await]) };
+            let real = [IpAddr::from([127, 0, 0, 7]), Ipv6Addr::LOCALHOST.into()];
+            for host in ["four", "six", "real"] {
+                assert_eq!(both.addresses(host, MINUTE).await.unwrap().addresses, real, "{host}");
+            }
+            assert_eq!(both.addresses("none", MINUTE).await.unwrap_err(), ResolveFault::NotFound);
         });
     }
 

@@ -93,6 +93,15 @@ class Cache:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
+    def kill(self):
+        """Ends all its processes at once, with nothing saved, and waits until none of them listens any more."""
+        tree = process_tree(self.process.pid)
+        for pid in tree:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        while any(os.path.exists(f'/proc/{pid}') for pid in tree):
+            time.sleep(0.01)
+
     def ask(self, path):
         with socket.create_connection(('127.0.0.1', self.port)) as client:
             client.sendall(f'GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n'.encode())
@@ -246,9 +255,7 @@ def large_purge_rows(cache):
         return time.monotonic() - begun, count
 
     def start():
-        for pid in process_tree(cache.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        cache.process.wait()
+        cache.kill()
         cache.start()
         if b'X-Cache: HIT' in cache.ask('/many/77'):
             fail('a purged page is back')
@@ -311,9 +318,7 @@ def restart_row(caches):
             cache.ask(page)
         time.sleep(1)  # files are written behind the answers
         before = cache.count_runs()
-        for pid in process_tree(cache.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        cache.process.wait()
+        cache.kill()
         cache.start()
         begun = time.monotonic()
         for page in pages:

@@ -130,6 +130,61 @@ impl<'a> Lexer<'a> {
         ConfError::UnexpectedEnd { expecting: "\";\" or \"}\"", at: self.at(line) }
     }
 
+    /// Skips Lua, to behind the brace that ends its block: those in its strings and comments do not count.
+    ///
+    /// # Errors
+    /// The text ends before.
+    pub fn skip_lua(&mut self) -> Result<(), ConfError> {
+        let mut depth = 1;
+        while let Some(byte) = self.next_byte() {
+            match byte {
+                b'{' => depth += 1,
+                b'}' if depth == 1 => return Ok(()),
+                b'}' => depth -= 1,
+                b'"' | b'\'' => self.skip_lua_string(byte),
+                b'[' => drop(self.skip_lua_brackets()),
+                b'-' if self.input.get(self.offset) == Some(&b'-') => {
+                    self.offset += 1;
+                    let is_long = self.input.get(self.offset) == Some(&b'[') && {
+                        self.offset += 1;
+                        self.skip_lua_brackets()
+                    };
+                    if !is_long {
+                        self.skip_comment();
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(ConfError::UnexpectedEnd { expecting: "\"}\"", at: self.at(self.line) })
+    }
+
+    fn skip_lua_string(&mut self, quote: u8) {
+        while let Some(byte) = self.next_byte() {
+            match byte {
+                b'\\' => drop(self.next_byte()),
+                b'\n' => return,
+                _ if byte == quote => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Skips `[[ ... ]]`, or with as many `=` between, of which the first bracket was read. `false`: it is none.
+    fn skip_lua_brackets(&mut self) -> bool {
+        let rest = &self.input[self.offset..];
+        let level = rest.iter().take_while(|byte| **byte == b'=').count();
+        if rest.get(level) != Some(&b'[') {
+            return false;
+        }
+        let end = [&b"]"[..], &rest[..level], b"]"].concat();
+        let length = rest.windows(end.len()).position(|part| part == end);
+        for _ in 0..length.map_or(rest.len(), |at| at + end.len()) {
+            self.next_byte();
+        }
+        true
+    }
+
     fn skip_comment(&mut self) {
         while let Some(byte) = self.input.get(self.offset) {
             if *byte == b'\n' {

@@ -16,8 +16,10 @@ mod error;
 pub mod lexer;
 mod parser;
 pub mod value;
+mod write;
 
 pub use error::{ConfError, Position, os_error};
 pub use parser::{
     Directive, LoadedFile, Source, Tree, parse, parse_global, parse_text, parse_to_fault,
 };
+pub use write::write;

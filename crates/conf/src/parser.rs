@@ -208,7 +208,11 @@ impl<'a> Parser<'a> {
                     self.count(&directive)?;
                     bound_depth(depth, &directive.at)?;
                     let mut inner = Vec::new();
-                    let outcome = self.block(lexer, file, (depth + 1, true), &mut inner);
+                    // As OpenResty: it is no text of this language.
+                    let outcome = match directive.name.ends_with(b"_by_lua_block") {
+                        true => lexer.skip_lua(),
+                        false => self.block(lexer, file, (depth + 1, true), &mut inner),
+                    };
                     directive.block = Some(inner);
                     into.push(directive);
                     outcome?;
@@ -331,6 +335,26 @@ mod tests {
         ];
         let expected = "user(a) http(){gzip(on) etag(off) server(){listen(80)}}";
         assert_eq!(run(&files).unwrap(), expected);
+    }
+
+    #[test]
+    fn lua_is_skipped() {
+        let lua = r#"content_by_lua_block {
+            -- a comment with }
+            --[==[ a long one }
+            ]] } ]==]
+            local t = { a = "}", b = '\'}', c = [[}]], d = { } } local x = t[1]
+        } b;"#;
+        assert_eq!(run(&[("main", lua)]).unwrap(), "content_by_lua_block(){} b()");
+        let end = "unexpected end of file, expecting \"}\" in main:1";
+        for text in [
+            "a_by_lua_block { \"}",
+            "a_by_lua_block { [[ } ",
+            "a_by_lua_block { -- }",
+            "a_by_lua_block { '\\",
+        ] {
+            assert_eq!(run(&[("main", text)]).unwrap_err(), end, "{text}");
+        }
     }
 
     #[test]

@@ -160,7 +160,7 @@ pub fn parse_unsafe(target: &[u8]) -> Option<Normalized> {
 }
 
 /// Decodes `%XX` as nginx's `ngx_unescape_uri`: of a broken escape the digits that are none stay, if they come first.
-fn unescape_unsafe(raw: &[u8]) -> Vec<u8> {
+pub fn unescape_unsafe(raw: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(raw.len());
     let mut rest = raw.iter();
     while let Some(&byte) = rest.next() {
@@ -223,6 +223,8 @@ pub enum Escape {
     Args,
     /// A name that is one part of a link: all but letters, digits, `-`, `.`, `_` and `~`.
     Component,
+    /// A part of a URL, as the module set-misc has it.
+    SetMisc,
     /// A link in HTML.
     Html,
     /// A key in memcached's text protocol: control bytes, space and `%`.
@@ -233,6 +235,8 @@ const HTML: AsciiSet = with(CONTROLS.add(b' '), b"#%\"'<>\\^`{|}");
 const PATH: AsciiSet = with(CONTROLS.add(b' '), b"#%?\"<>\\^`{|}");
 const ARGS: AsciiSet = with(PATH, b"&+;");
 const COMPONENT: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+const SET_MISC: AsciiSet = with(CONTROLS.add(b' '), b"\"#%&+/:;<=>?[\\]^{}");
 
 const fn with(set: AsciiSet, more: &[u8]) -> AsciiSet {
     match more {
@@ -247,6 +251,7 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
         Escape::Path => &PATH,
         Escape::Args => &ARGS,
         Escape::Component => &COMPONENT,
+        Escape::SetMisc => &SET_MISC,
         Escape::Html => &HTML,
         Escape::Memcached => {
             // An `AsciiSet` has all bytes that are not ASCII; here they stay.

@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) is_quiet: bool,
     /// Whether `-T` prints what locations read of requests, and not the text.
     pub(crate) shows_reads: bool,
+    /// Whether `-t` leaves out what this version lacks.
+    pub(crate) omits_unsupported: bool,
     prefix: PathBuf,
     file: Option<PathBuf>,
     error_log: Option<PathBuf>,
@@ -70,6 +72,8 @@ Options:
   -t            : test configuration and exit
   -T            : test configuration, dump it and exit
   -T --reads    : the same, but print what each location reads of requests
+  -t --omit-unsupported : test what is left without the directives of modules that are not here
+  -T --omit-unsupported : the same, and print that as one file
   -q            : suppress non-error messages during configuration testing
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /usr/share/nginx/)
@@ -113,6 +117,7 @@ impl Options {
             notice: None,
             is_quiet: false,
             shows_reads: false,
+            omits_unsupported: false,
             prefix: STANDARD_PREFIX.into(),
             file: None,
             error_log: None,
@@ -124,6 +129,9 @@ impl Options {
         }
         if options.shows_reads && !matches!(options.action, Action::Test { is_dumped: true }) {
             return Err("option \"--reads\" requires \"-T\"".to_owned());
+        }
+        if options.omits_unsupported && !matches!(options.action, Action::Test { .. }) {
+            return Err("option \"--omit-unsupported\" requires \"-t\" or \"-T\"".to_owned());
         }
         Ok(options)
     }
@@ -181,6 +189,7 @@ impl Options {
                 self.action = Action::Warm(Warm::parse(parser)?);
             }
             OwnedArg::Other(text) if text == "--reads" => self.shows_reads = true,
+            OwnedArg::Other(text) if text == "--omit-unsupported" => self.omits_unsupported = true,
             OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),
             OwnedArg::Other(text) => return Err(format!("invalid option: \"{text}\"")),

@@ -111,13 +111,14 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
         // All is said.
         String::new()
     };
-    let loaded =
-        check(&request, &Kept::for_test()).map_err(|Faults { mut errors, warnings }| {
+    let loaded = check(&request, &Kept::for_test(), options.omits_unsupported).map_err(
+        |Faults { mut errors, warnings }| {
             warnings.iter().for_each(|warning| eprintln!("yorozu: [warn] {warning}"));
             let last = errors.pop().map_or_else(String::new, |error| error.to_string());
             errors.iter().for_each(|error| complain(&error.to_string()));
             failed(last)
-        })?;
+        },
+    )?;
     for warning in &loaded.config.warnings {
         eprintln!("yorozu: [warn] {warning}");
     }
@@ -138,6 +139,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     }
     if is_dumped && options.shows_reads {
         print!("{}", reads::shown(&config));
+    } else if is_dumped && options.omits_unsupported {
+        let written = std::io::stdout().write_all(&yorozu_conf::write(&tree.directives));
+        written.map_err(|problem| problem.to_string())?;
     } else if is_dumped {
         let mut out = std::io::stdout().lock();
         for file in &tree.files {

@@ -71,7 +71,6 @@ const DIRECTIVES: &[Directive] = &[
         CONTROL,
         "Whether OpenResty's srcache heeds what answers say of their lifetime.",
     ),
-    refused("set_escape_uri", ESCAPED, "A variable with what a URL escapes."),
     refused("redis_pass", PAGES, "Answers with a value in Redis."),
     refused("redis2_pass", PAGES, "Sends commands to Redis."),
     refused("redis2_query", PAGES, "A command for Redis."),
@@ -81,7 +80,6 @@ const CACHE: &str = "use \"fastcgi_cache\", and for several nodes \"cache_purge_
 const PAGES: &str = "pages in Redis are \"fastcgi_cache\" here, and for several nodes \"cache_purge_bus\" and \"shared=\" in the line of their zone (docs/nodes.md); other values need an application";
 
 const CONTROL: &str = "use \"fastcgi_cache\" with \"fastcgi_ignore_headers Cache-Control Expires\" where srcache ignores what answers say (docs/nodes.md)";
-const ESCAPED: &str = "it is of the module http_set_misc, which is not nginx's own; a \"fastcgi_cache_key\" needs no escaping (docs/nodes.md)";
 
 const fn refused(name: &'static str, why: &'static str, doc: &'static str) -> Directive {
     Directive::row(

@@ -37,6 +37,9 @@ impl Loader<'_> {
     /// What is wrong with it.
     pub fn check_places(&self, context: Contexts, lines: &[Line]) -> Result<(), ConfError> {
         for line in lines {
+            if self.is_switched_off(line) {
+                continue;
+            }
             self.row(context, line)?;
             let inner = match &line.name[..] {
                 b"http" => HTTP,
@@ -53,6 +56,14 @@ impl Loader<'_> {
             self.check_places(inner, line.block.as_deref().unwrap_or_default())?;
         }
         Ok(())
+    }
+
+    /// Whether a line asks for what this version does: not to do what a module that is not here would.
+    fn is_switched_off(&self, line: &Line) -> bool {
+        let is_off =
+            line.block.is_none() && matches!(&line.args[..], [word] if &word[..] == b"off");
+        let name = line.name_text();
+        is_off && self.env.modules.rows(&name).is_empty() && unsupported::refusal(&name).is_some()
     }
 
     /// The row of a line, which may stand where it does, with as many arguments as it takes.
@@ -85,6 +96,10 @@ impl Loader<'_> {
 
     fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
         let (name, at) = (line.name_text(), &line.at);
+        if self.is_switched_off(line) {
+            self.note(&name, "what it switches off is not here", at);
+            return Ok(());
+        }
         let action = self.row(block.context, line)?.action;
         match action {
             Action::Set(set) => {
@@ -108,9 +123,7 @@ impl Loader<'_> {
                 self.note(&name, why, at);
                 Ok(())
             }
-            Action::Refused(why) => {
-                Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
-            }
+            Action::Refused(why) => Err(ValueError(refused(&name, why)).at(at)),
         }
     }
 
@@ -147,13 +160,25 @@ pub fn rows(line: &Line) -> Result<&[Line], ConfError> {
 
 /// The error about a name without a row: one of nginx's or of a module for it, or unknown to them as well.
 pub fn unknown(name: &str, at: &Position) -> ConfError {
-    let refused = |module: &str| {
-        ValueError(format!("\"{name}\" is not supported by this version ({module})")).at(at)
-    };
-    match (unsupported::module(name), unsupported::module_of_others(name)) {
-        (Some(module), _) => refused(&format!("nginx's module {module}")),
-        (_, Some(module)) => refused(&format!("the module {module}, which is not nginx's own")),
-        _ => ConfError::UnknownDirective { name: name.to_owned(), at: at.clone() },
+    match unsupported::refusal(name) {
+        Some(why) => ValueError(why).at(at),
+        None => ConfError::UnknownDirective { name: name.to_owned(), at: at.clone() },
+    }
+}
+
+fn refused(name: &str, why: &str) -> String {
+    format!("\"{name}\" is not supported: {why}")
+}
+
+/// Why a line is refused whatever its arguments: its module is not part of this version.
+pub fn unsupported(env: &Env, line: &Line) -> Option<String> {
+    let name = line.name_text();
+    match env.modules.rows(&name) {
+        [] => unsupported::refusal(&name),
+        rows => rows.iter().find_map(|row| match row.action {
+            Action::Refused(why) => Some(refused(&name, why)),
+            _ => None,
+        }),
     }
 }
 

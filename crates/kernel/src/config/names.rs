@@ -45,6 +45,13 @@ fn may_be_changed(name: &str) -> bool {
     OWN.contains(&name) || CHANGEABLE.contains(&name) || name.starts_with("ssl_")
 }
 
+/// Whether a directive's first word is a variable, and what it gets is made of the others.
+pub fn is_assignment(directive: &[u8]) -> bool {
+    const OTHERS: [&[u8]; 5] =
+        [b"set_escape_uri", b"set_if_empty", b"set_md5", b"set_random", b"set_unescape_uri"];
+    directive == b"set" || OTHERS.contains(&directive)
+}
+
 /// The variable of a name that the server computes.
 pub type KnownVariables = dyn Fn(&str) -> Option<&'static Variable>;
 
@@ -122,7 +129,7 @@ impl VariableNames {
         for line in lines {
             self.note_definitions(line.block.as_deref().unwrap_or_default());
             let (word, is_set) = match &line.name[..] {
-                b"set" => (line.args.first(), true),
+                name if is_assignment(name) => (line.args.first(), true),
                 b"auth_request_set" => (line.args.first(), false),
                 b"map" | b"split_clients" => (line.args.get(1), false),
                 b"geo" => (line.args.last(), false),

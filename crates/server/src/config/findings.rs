@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use std::time::Duration;
 use yorozu_conf::{Directive, Tree, value};
+use yorozu_kernel::config::names::is_assignment;
 
 /// Longest time for which an answer of any status may be stored without being noticed.
 const ANY_VALID_MAX: Duration = Duration::from_secs(5 * 60);
@@ -81,7 +82,9 @@ fn collect_depending(
         let is_condition = name == b"if" && line.args.iter().any(depends);
         let made = match (name, &line.args[..]) {
             (b"map", [source, variable]) => depends(source).then_some(variable),
-            (b"set", [variable, value]) => (is_in_condition || depends(value)).then_some(variable),
+            (name, [variable, values @ ..]) if is_assignment(name) => {
+                (is_in_condition || values.iter().any(depends)).then_some(variable)
+            }
             _ => None,
         };
         known.extend(made.cloned());

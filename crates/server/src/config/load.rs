@@ -6,18 +6,19 @@
 
 use super::compile::{Compiler, check_connections};
 pub use super::given::{Kept, Request};
+use super::scope::holds_rows;
 use super::{findings, reads};
 use crate::modules::MODULES;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use yorozu_conf::{ConfError, Tree};
+use yorozu_conf::{ConfError, Directive, Tree};
 use yorozu_kernel::base::texts::{self, Texts};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::files::Files;
-use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::loader::{self, Loader};
 use yorozu_kernel::exchange::conf::Config;
 
 /// A configuration with the text it was made from.
@@ -45,12 +46,13 @@ pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     on_a_thread(&|| load_here(request, kept))
 }
 
-/// As [`load`], and goes on behind lines that are refused.
+/// As [`load`], and goes on behind lines that are refused. With `omits_unsupported`, those of modules that this version lacks
+/// are left out, of the tree too, with a warning for each.
 ///
 /// # Errors
-/// Each of these lines; of what only shows when all are put together, the first.
-pub fn check(request: &Request, kept: &Kept) -> Result<Loaded, Faults> {
-    on_a_thread(&|| load_noting(request, kept, Some(Vec::new())))
+/// Each line that is refused; of what only shows when all are put together, the first.
+pub fn check(request: &Request, kept: &Kept, omits_unsupported: bool) -> Result<Loaded, Faults> {
+    on_a_thread(&|| load_noting(request, kept, Some(Vec::new()), omits_unsupported))
 }
 
 /// As [`load`], with all that was read.
@@ -83,7 +85,7 @@ fn on_a_thread<T: Send>(load: &(dyn Fn() -> T + Sync)) -> T {
 }
 
 fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
-    load_noting(request, kept, None).map_err(|mut faults| faults.errors.swap_remove(0))
+    load_noting(request, kept, None, false).map_err(|mut faults| faults.errors.swap_remove(0))
 }
 
 /// `faults`: as [`Loader::faults`].
@@ -91,11 +93,15 @@ fn load_noting(
     request: &Request,
     kept: &Kept,
     faults: Option<Vec<ConfError>>,
+    omits_unsupported: bool,
 ) -> Result<Loaded, Faults> {
     let (source, env) = begin(request, kept);
     let mut loader = Loader { env: &env, faults };
-    let mut tree = Tree::default();
-    match read(&mut loader, &source, &mut tree, request, kept) {
+    let (mut tree, parsed) = yorozu_conf::parse_to_fault(&source, &request.file);
+    if omits_unsupported {
+        omit_unsupported(&env, &mut tree.directives);
+    }
+    match read(&mut loader, &source, (&tree, parsed), request, kept) {
         Ok(config) => {
             let shared = env.finish_shared(&kept.shared);
             Ok(Loaded { config: Config { shared, ..config }, tree })
@@ -115,10 +121,25 @@ fn load_noting(
     }
 }
 
+/// Takes out the lines of modules that this version lacks, and notes each as a warning.
+fn omit_unsupported(env: &Env, lines: &mut Vec<Directive>) {
+    lines.retain_mut(|line| {
+        let has_rows = holds_rows(line);
+        let Some(why) = loader::unsupported(env, line) else {
+            if let Some(block) = line.block.as_mut().filter(|_| !has_rows) {
+                omit_unsupported(env, block);
+            }
+            return true;
+        };
+        env.warnings.borrow_mut().push(format!("omitted: {why} in {}", line.at));
+        false
+    });
+}
+
 fn read(
     loader: &mut Loader<'_>,
     source: &Files,
-    tree: &mut Tree,
+    (tree, parsed): (&Tree, Result<(), ConfError>),
     request: &Request,
     kept: &Kept,
 ) -> Result<Config, ConfError> {
@@ -127,8 +148,6 @@ fn read(
     if let Some(global) = &request.global {
         loader.walk(&mut main, &yorozu_conf::parse_global(source, global)?)?;
     }
-    let parsed;
-    (*tree, parsed) = yorozu_conf::parse_to_fault(source, &request.file);
     if let Err(fault) = parsed {
         // As nginx, which acts on each line before it reads the next.
         loader.check_places(MAIN, &tree.directives)?;

@@ -3,6 +3,7 @@
 use crate::modules::MODULES;
 use std::fmt::Write as _;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::names::is_assignment;
 
 const CONTEXT_NAMES: [(Contexts, &str); 10] = [
     (MAIN, "main"),
@@ -167,6 +168,7 @@ fn is_own(name: &str) -> bool {
                 | "real_ip_scheme"
                 | "status_zone_limit"
         )
+        || name != "set" && is_assignment(name.as_bytes())
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 

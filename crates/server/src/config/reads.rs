@@ -11,6 +11,7 @@ use std::sync::Arc;
 use yorozu_conf::{Directive, Tree};
 use yorozu_gateway::cache::{self, settings};
 use yorozu_gateway::protocol;
+use yorozu_kernel::config::names::is_assignment;
 use yorozu_kernel::config::reads::{OfClient, Reads, Sources};
 use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
@@ -83,7 +84,7 @@ enum Use {
 impl Use {
     fn of(directive: &[u8]) -> Self {
         /// With `set` and blocks like `map`, which count where their variables are used.
-        const RESPONSE: [&[u8]; 22] = [
+        const RESPONSE: [&[u8]; 21] = [
             b"add_header",
             b"add_trailer",
             b"allow",
@@ -102,14 +103,18 @@ impl Use {
             b"more_set_headers",
             b"return",
             b"server_name",
-            b"set",
             b"split_clients",
             b"ssl_certificate",
             b"sub_filter",
         ];
         match directive {
             b"access_log" | b"log_format" => Self::Log,
-            name if RESPONSE.contains(&name) || name.ends_with(b"_cache_purge") => Self::Response,
+            name if RESPONSE.contains(&name)
+                || is_assignment(name)
+                || name.ends_with(b"_cache_purge") =>
+            {
+                Self::Response
+            }
             // The zone decides as the key does which page it is.
             name if name.ends_with(b"_cache_key") || name.ends_with(b"_cache") => Self::Key,
             name if settings::is_condition(name) => Self::Condition,
@@ -257,8 +262,9 @@ impl<'a, 's, 'c> Server<'a, 's, 'c> {
                 captures.for_each(|capture| self.definitions.add(capture, subject.clone()));
             }
             match (&line.name[..], &line.args[..]) {
-                (b"set", [name, value]) => {
-                    self.definitions.add(name, mentioned(value).chain(asked.iter().cloned()));
+                (directive, [name, values @ ..]) if is_assignment(directive) => {
+                    let values = values.iter().flat_map(|value| mentioned(value));
+                    self.definitions.add(name, values.chain(asked.iter().cloned()));
                 }
                 // What was said of the client is a source of its own, whatever it was before.
                 (b"auth_request_set", [name, _]) => {

@@ -49,7 +49,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "http { server { location / { perl a; } } }",
-        "\"perl\" is not supported by this version (nginx's module http_perl) in conf:1",
+        "\"perl\" is not supported by this version (nginx's module http_perl; use \"map\" and \"if\", or do it in the application) in conf:1",
     ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
@@ -70,7 +70,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "http { server { content_by_lua_block { ngx.say(\"x\") } } }",
-        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
+        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own; use \"map\" and \"if\", or do it in the application) in conf:1",
     ),
     (
         "http { server { location / {\nroot /;\nfastcgi_pass no-such.invalid:9000; } } }",
@@ -333,16 +333,12 @@ const BROKEN: &[(&str, &str)] = &[
         "\"vhost_traffic_status_filter_by_set_key\" is not supported: use \"status_zone\" with the variable in a location in conf:1",
     ),
     (
-        "http { server { set_escape_uri $a $uri; } }",
-        "\"set_escape_uri\" is not supported: it is of the module http_set_misc, which is not nginx's own; a \"fastcgi_cache_key\" needs no escaping (docs/nodes.md) in conf:1",
-    ),
-    (
-        "http { server { set_unescape_uri $a $uri; } }",
-        "\"set_unescape_uri\" is not supported by this version (the module http_set_misc, which is not nginx's own) in conf:1",
+        "http { server { set_sha1 $a $uri; } }",
+        "\"set_sha1\" is not supported by this version (the module http_set_misc, which is not nginx's own) in conf:1",
     ),
     (
         "http { fancyindex on; }",
-        "\"fancyindex\" is not supported by this version (the module http_fancyindex, which is not nginx's own) in conf:1",
+        "\"fancyindex\" is not supported by this version (the module http_fancyindex, which is not nginx's own; use \"autoindex\") in conf:1",
     ),
     ("http { dav_access x; }", "invalid value \"x\" in conf:1"),
     ("http { dav_methods get; }", "invalid value \"get\" in conf:1"),

@@ -345,3 +345,33 @@ fn a_test_of_the_configuration_looks_at_addresses_and_sends_nothing() {
     assert_eq!(run(&folder, &["-s", "quit"]), (true, String::new()));
     assert!(server.wait());
 }
+
+#[test]
+fn what_is_not_here_can_be_left_out_of_a_test() {
+    let folder = Folder::new();
+    let text = "events {} stream { server { listen 1; } } http { modsecurity off;
+        server { listen 127.0.0.1:1; content_by_lua_block { local a = \"}\" -- }
+            } auth_pam x; location ~ \"^/a{2}$\" { js_content a.b; return 200 'a\"b'; } } map $uri $a { echo 1; } }";
+    fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    let (is_fine, said) = run(&folder, &["-t"]);
+    assert!(!is_fine);
+    for name in ["stream", "content_by_lua_block", "auth_pam", "js_content"] {
+        assert!(
+            said.contains(&format!("[emerg] \"{name}\" is not supported by this version (")),
+            "{said}"
+        );
+    }
+    assert_eq!(said.matches("[emerg]").count(), 4, "{said}");
+    let (is_fine, said) = run(&folder, &["-t", "--omit-unsupported"]);
+    assert!(is_fine, "{said}");
+    assert_eq!(said.matches("[warn] omitted: ").count(), 5, "{said}");
+    let (is_fine, said) = run(&folder, &["-T", "--omit-unsupported"]);
+    let rest = "events {\n}\nhttp {\n    server {\n        listen 127.0.0.1:1;\n        location ~ \"^/a{2}$\" {\n            return 200 \"a\\\"b\";\n        }\n    }\n    map $uri $a {\n        echo 1;\n    }\n}\n";
+    assert!(is_fine && said.starts_with(rest), "{said}");
+    fs::write(folder.path().join("nginx.conf"), rest).unwrap();
+    assert!(run(&folder, &["-t"]).0);
+    fs::write(folder.path().join("nginx.conf"), "events {} http { modsecurity off; }").unwrap();
+    let (is_fine, said) = run(&folder, &["-t"]);
+    assert!(is_fine && said.contains("\"modsecurity\" is accepted but ignored: "), "{said}");
+    assert!(run(&folder, &["--omit-unsupported"]).1.contains("requires \"-t\" or \"-T\""));
+}

@@ -2,6 +2,7 @@
 
 mod file_test;
 mod many;
+mod set_misc;
 mod steps;
 
 pub use file_test::FileTest;
@@ -32,7 +33,8 @@ use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
 pub const MODULE: Module =
-    Module::new("http_rewrite", || [DIRECTIVES, OTHERS].concat()).with(&[silent::<Draft>]);
+    Module::new("http_rewrite", || [DIRECTIVES, OTHERS, set_misc::ROWS].concat())
+        .with(&[silent::<Draft>]);
 
 settings! {
     /// Whether matches of `rewrite` are logged at `notice`.
@@ -64,6 +66,7 @@ pub enum Instruction {
         target: Variable,
         value: Template,
     },
+    Make(Box<set_misc::Make>),
 }
 
 /// What an `if` asks.
@@ -410,6 +413,7 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step
                 target.assign(exchange, value);
                 Step::Next
             }
+            Instruction::Make(make) => make.apply(exchange, run.escapes_captures),
             Instruction::If { condition, then, location } => match condition.holds(exchange, run) {
                 Ok(true) if !exchange.doubt.is_open() => {
                     if let Some(location) = location {

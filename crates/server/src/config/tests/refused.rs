@@ -144,15 +144,15 @@ pub(super) const MORE: &[(&str, &str)] = &[
     // What modules of others bring.
     (
         "http { server { location / { content_by_lua_block { ngx.say(1) } } } }",
-        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
+        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own; use \"map\" and \"if\", or do it in the application) in conf:1",
     ),
     (
         "http { lua_package_path /a; }",
-        "\"lua_package_path\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
+        "\"lua_package_path\" is not supported by this version (the module lua, which is not nginx's own; use \"map\" and \"if\", or do it in the application) in conf:1",
     ),
     (
         "rtmp { server { listen 1935; } }",
-        "\"rtmp\" is not supported by this version (the module rtmp, which is not nginx's own) in conf:1",
+        "\"rtmp\" is not supported by this version (the module rtmp, which is not nginx's own; keep nginx for it) in conf:1",
     ),
     (
         "google_perftools_profiles /a; http { }",

@@ -1,0 +1,96 @@
+//! A tree to text.
+
+use crate::parser::Directive;
+
+/// Directives as text that is read as the same ones again, with a line for each.
+pub fn write(directives: &[Directive]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_lines(directives, 0, &mut out);
+    out
+}
+
+fn put_lines(lines: &[Directive], depth: usize, out: &mut Vec<u8>) {
+    let indent = |out: &mut Vec<u8>| out.resize(out.len() + 4 * depth, b' ');
+    for line in lines {
+        indent(out);
+        put_word(&line.name, out);
+        for word in &line.args {
+            out.push(b' ');
+            put_word(word, out);
+        }
+        match &line.block {
+            None => out.extend_from_slice(b";\n"),
+            Some(block) => {
+                out.extend_from_slice(b" {\n");
+                put_lines(block, depth + 1, out);
+                indent(out);
+                out.extend_from_slice(b"}\n");
+            }
+        }
+    }
+}
+
+/// In quotes where it could be read as something else.
+fn put_word(word: &[u8], out: &mut Vec<u8>) {
+    let is_special = |byte: &u8| b" \t\r\n;{}\"'".contains(byte);
+    let is_quoted = word.is_empty() || word.starts_with(b"#") || word.iter().any(is_special);
+    let quote: &[u8] = if is_quoted { b"\"" } else { b"" };
+    out.extend_from_slice(quote);
+    for (at, byte) in word.iter().enumerate() {
+        // A backslash stays one before anything else.
+        let escapes = |next: &u8| b"\"'\\trn".contains(next);
+        let is_escape = *byte == b'\\' && word.get(at + 1).is_none_or(escapes);
+        if is_escape || *byte == b'"' {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out.extend_from_slice(quote);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_text;
+    use crate::parser::Source;
+    use bytes::Bytes;
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    struct Nothing;
+
+    impl Source for Nothing {
+        fn read(&self, _: &Path) -> io::Result<Bytes> {
+            Err(io::Error::from_raw_os_error(2))
+        }
+        fn glob(&self, _: &str) -> io::Result<Vec<PathBuf>> {
+            Ok(Vec::new())
+        }
+        fn resolve(&self, path: &str) -> PathBuf {
+            path.into()
+        }
+    }
+
+    fn words(lines: &[Directive]) -> Vec<Bytes> {
+        let mut found = Vec::new();
+        for line in lines {
+            found.extend([std::slice::from_ref(&line.name), &line.args[..]].concat());
+            if let Some(block) = &line.block {
+                found.extend(words(block));
+                found.push(Bytes::from_static(b"}"));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn what_was_written_is_read_as_the_same() {
+        let text = r#"a; b "" '#c' "d e" f\;g "h\"i" 'j\'k' \l\.m "n\\" o\\t "p
+q" ${r} "{s}" t#u; if ($v = "") { return 204; } location ~ "^/\d{2}\.x$" { }"#;
+        let first = parse_text(&Nothing, text).unwrap();
+        let written = write(&first);
+        let again = parse_text(&Nothing, std::str::from_utf8(&written).unwrap()).unwrap();
+        assert_eq!(words(&first), words(&again), "{}", String::from_utf8_lossy(&written));
+        assert_eq!(write(&again), written);
+    }
+}

@@ -570,6 +570,41 @@ def test_an_upstream_is_asked_before_the_body_is_there():
         upstream.shutdown()
 
 
+def test_content_of_another_length_and_content_that_is_late_end_one_stream():
+    """The client is told by 400 that its request is malformed, and by a code that it was too slow."""
+    needs_aioquic()
+    fields = [*request('/take', 'POST'), ('content-length', '6')]
+
+    async def over_http2(port):
+        async with await h2wire.Connection.to(port) as connection:
+            for stream, content in ((1, b'abc'), (3, b'abcdefghi'), (5, b'')):
+                data = [h2wire.frame(h2wire.DATA, h2wire.END_STREAM, stream, content)] if content else []
+                connection.send(h2wire.headers(stream, fields, end=not content), *data)
+                await connection.until(lambda: stream in connection.resets)
+                equal((b'400 Bad Request' in connection.contents[stream], connection.resets[stream]), (True, 1), content)
+            connection.send(h2wire.headers(7, fields, end=False), h2wire.frame(h2wire.DATA, 0, 7, b'abc'))
+            await connection.until(lambda: 7 in connection.resets)
+            equal(connection.resets[7], 1, 'too slow')
+            connection.send(h2wire.headers(9, fields, end=False), h2wire.frame(h2wire.DATA, h2wire.END_STREAM, 9, b'abcdef'))
+            equal(await connection.answer(9), b'abcdef')
+
+    async def over_http3(port):
+        async with await h3wire.Connection.to(port) as connection:
+            for content in (b'abc', b'abcdefghi', b''):
+                stream = connection.ask(h3wire.headers(fields) + (h3wire.frame(h3wire.DATA, content) if content else b''))
+                equal(b'400 Bad Request' in await connection.content(stream), True, content)
+            stream = connection.ask(h3wire.headers(fields) + h3wire.frame(h3wire.DATA, b'abcdef'))
+            equal(await connection.content(stream), b'abcdef')
+    with socketserver.ThreadingTCPServer(('127.0.0.1', 0), EchoOfTheHead) as upstream:
+        upstream.daemon_threads, upstream.begun = True, threading.Event()
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        address = f'127.0.0.1:{upstream.server_address[1]}'
+        with Folder() as folder, served(folder, f'http2 on; client_body_timeout 1s; location = /take {{ proxy_pass http://{address}; }}') as server:
+            asyncio.run(over_http2(server.port))
+            asyncio.run(over_http3(server.port))
+        upstream.shutdown()
+
+
 class Hinting(socketserver.StreamRequestHandler):
     """Sends early hints, and the answer once the client has them."""
 

@@ -336,7 +336,7 @@ def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it()
         certificate(folder, 'ca', 'rsa', subject='/CN=ca')
         port = free_port()
         # A certificate that names its responder, and one that the authority makes for answers.
-        for name, text in (('localhost', f'authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}/ocsp\n'),
+        for name, text in (('localhost', f'authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}/\n'),
                            ('signer', 'extendedKeyUsage=OCSPSigning\n')):
             openssl('req', '-newkey', 'rsa:2048', '-nodes', '-keyout', folder / f'{name}.key', '-subj', f'/CN={name}',
                     '-out', folder / f'{name}.csr')

@@ -10,6 +10,9 @@ use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::logging::error::verbatim;
 use yorozu_wire::h1::{RequestLine, Version};
 
+/// What is malformed about content of another length than `Content-Length` says (RFC 9113, section 8.1.1; RFC 9114, section 4.1.2).
+pub(super) const OTHER_LENGTH: &str = "body of another length than the client said";
+
 /// The fields of a head.
 #[derive(Debug, Default)]
 pub(super) struct FieldList {

@@ -482,7 +482,7 @@ impl Loop {
         let bounds = self.latest.bounds;
         let id = block.stream;
         let known = self.streams.known(id);
-        if known == Known::New && self.is_open() {
+        if known == Known::New && self.is_open() && !id.is_multiple_of(2) {
             self.streams.note(id);
         }
         let (incoming, list) = (&mut self.incoming, &mut self.fields);
@@ -509,7 +509,7 @@ impl Loop {
                 self.refuse(Code::PROTOCOL_ERROR, "client began a stream of a lower number");
             }
             Known::Closed => {
-                self.refuse(Code::STREAM_CLOSED, "client sent HEADERS frame for a closed stream");
+                self.refuse(Code::PROTOCOL_ERROR, "client sent HEADERS frame for a closed stream");
             }
             Known::Ignored => {}
             Known::Receiving => {
@@ -542,14 +542,16 @@ impl Loop {
         if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {
             read = fields::read(&self.fields, Version::V20, &bounds);
         }
-        let fields::Read { mut request, refusal, is_malformed } = read;
+        let fields::Read { mut request, mut refusal, mut is_malformed } = read;
         let length = request.content_length;
+        if block.is_last && length.is_some_and(|length| length > 0) {
+            // RFC 9113, section 8.1.1: a malformed request may be answered before its stream ends.
+            refusal.get_or_insert((400, fields::OTHER_LENGTH.to_owned()));
+            is_malformed = true;
+        }
         request.is_chunked = length.is_none() && !block.is_last;
         request.sent_bytes = block.length() as u64;
         let handle = Rc::new(self.streams.begin(id, block.is_last, length));
-        if block.is_last && self.streams.end(id).is_err() && !is_malformed {
-            return self.streams.break_off(id, Code::PROTOCOL_ERROR);
-        }
         let frames = (!block.is_last)
             .then(|| Box::new(streams::Body(Rc::clone(&handle))) as Box<dyn Frames>);
         let source = Rc::new(Asker { streams: Rc::clone(&self.streams), id });

@@ -45,7 +45,10 @@ impl Stream {
             Ok(response) => *response,
             Err(status) => {
                 self.exchange.status = status;
-                self.handle.streams.send_reset(self.handle.id, Code::CANCEL);
+                // As nginx: a client that was too slow is told so by this code.
+                let code =
+                    if self.exchange.is_content_late { Code::PROTOCOL_ERROR } else { Code::CANCEL };
+                self.handle.streams.send_reset(self.handle.id, code);
                 self.finish();
                 return None;
             }
@@ -65,7 +68,7 @@ impl Stream {
 
     fn finish(mut self) {
         log(&mut self.exchange);
-        if self.is_malformed {
+        if self.is_malformed || self.handle.streams.is_malformed(self.handle.id) {
             self.handle.streams.break_off(self.handle.id, Code::PROTOCOL_ERROR);
         }
         let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());

@@ -109,6 +109,8 @@ impl Rest {
         match &result {
             Ok(()) => {}
             Err(Stop::Torn) => stream.streams.send_reset(stream.id, Code::INTERNAL_ERROR),
+            // As nginx.
+            Err(Stop::TimedOut) => stream.streams.send_reset(stream.id, Code::PROTOCOL_ERROR),
             Err(_) => stream.streams.send_reset(stream.id, Code::CANCEL),
         }
         outcome(exchange, result)

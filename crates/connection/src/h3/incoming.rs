@@ -1,6 +1,7 @@
 //! A request's head and body, as they arrive on its stream.
 
 use super::{Shared, number};
+use crate::fields::OTHER_LENGTH;
 use crate::head::Bounds;
 use bytes::{Buf as _, Bytes};
 use quinn::{ReadError, RecvStream};
@@ -9,7 +10,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use yorozu_kernel::base::{limits, timer};
-use yorozu_kernel::exchange::source::{Frames, Reset};
+use yorozu_kernel::exchange::source::{Frames, Lost};
 use yorozu_wire::h3::frame::{Broken, Code};
 use yorozu_wire::h3::qpack::Section;
 use yorozu_wire::h3::request::{Part, Reader};
@@ -287,21 +288,22 @@ fn poll_now<T>(poll: Poll<T>) -> Option<T> {
 }
 
 fn other_length() -> Broken {
-    Broken::Stream(Code::MESSAGE_ERROR, "body of another length than the client said")
+    Broken::Stream(Code::MESSAGE_ERROR, OTHER_LENGTH)
 }
 
 impl Frames for Incoming {
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>> {
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Lost>>> {
         match ready!(self.poll_next(context)) {
             Ok(content) => Poll::Ready(content.map(Ok)),
-            Err(NoHead::Gone) => Poll::Ready(Some(Err(Reset))),
+            Err(NoHead::Gone) => Poll::Ready(Some(Err(Lost::Reset))),
             Err(NoHead::Broken(broken)) => {
                 self.shared.broken(broken);
-                if let Broken::Stream(code, _) = broken {
-                    self.stop_code = code;
-                    self.shared.note_reset();
-                }
-                Poll::Ready(Some(Err(Reset)))
+                let Broken::Stream(code, _) = broken else {
+                    return Poll::Ready(Some(Err(Lost::Reset)));
+                };
+                self.stop_code = code;
+                self.shared.note_reset();
+                Poll::Ready(Some(Err(Lost::Malformed)))
             }
         }
     }

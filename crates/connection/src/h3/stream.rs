@@ -72,13 +72,19 @@ async fn receive(
     };
     // The configuration of the moment in which the head was whole.
     let conf = conf(shared, outgoing)?;
-    let read = read(shared, &conf, &head, &bounds);
+    let mut read = read(shared, &conf, &head, &bounds);
     if read.is_malformed {
         incoming.stop_code = Code::MESSAGE_ERROR;
     }
     let is_whole = match incoming.ends_here(read.request.content_length).await {
         Ok(is_whole) => is_whole,
         Err(_) if read.is_malformed => true,
+        // RFC 9114, section 4.1.2: a malformed request may be answered before its stream ends.
+        Err(NoHead::Broken(Broken::Stream(code, text))) => {
+            incoming.stop_code = code;
+            read.refusal.get_or_insert((400, text.to_owned()));
+            true
+        }
         Err(why) => {
             give_up(shared, outgoing, &mut incoming, &why);
             return None;

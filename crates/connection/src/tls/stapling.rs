@@ -4,6 +4,8 @@
 use crate::tls::server::ServerTls;
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::{Bytes, BytesMut};
 use der::asn1::{Null, ObjectIdentifier, OctetString};
 use der::{Any, Decode as _, Encode as _};
@@ -18,6 +20,7 @@ use x509_cert::Certificate;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, ExtendedKeyUsage};
 use x509_cert::spki::AlgorithmIdentifierOwned;
+use yorozu_http::uri::{Escape, escape_into};
 use yorozu_kernel::base::faults;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::{Config, WorkerConf};
@@ -44,6 +47,8 @@ const PAUSE: Duration = Duration::from_secs(5 * 60);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Most bytes of an answer's content; chosen, usual ones have some thousand.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// A request is asked by GET if its encoded form is shorter, in bytes (RFC 6960, appendix A.1).
+const GET_BYTES_MAX: usize = 255;
 /// How far clocks may differ; nginx's.
 const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
 
@@ -276,13 +281,7 @@ impl Question {
         let failed = |problem: std::io::Error| yorozu_kernel::logging::error::os_error(&problem);
         let connection =
             Connection::open(&address, SocketOptions::default()).await.map_err(failed)?;
-        let Responder { host, path, .. } = &self.responder;
-        let head = format!(
-            "POST {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/ocsp-request\r\nContent-Length: {}\r\n\r\n",
-            request.len()
-        );
-        let text = [head.as_bytes(), &request].concat();
-        connection.write_all(&text).await.map_err(failed)?;
+        connection.write_all(&self.responder.request(&request)).await.map_err(failed)?;
         let (mut reader, mut input) = (AnswerReader::new(true, ANSWER_BYTES_MAX), BytesMut::new());
         let answer = loop {
             let answer = match connection.read(&mut input).await.map_err(failed)? {
@@ -300,9 +299,37 @@ impl Question {
     }
 }
 
+impl Responder {
+    /// The HTTP request: a short one by GET, which caches may answer (RFC 6960, appendix A.1), as nginx asks.
+    fn request(&self, ocsp: &[u8]) -> Vec<u8> {
+        let Self { host, path, .. } = self;
+        let encoded = BASE64_STANDARD.encode(ocsp);
+        if encoded.len() < GET_BYTES_MAX {
+            let mut out = format!("GET {}/", path.strip_suffix('/').unwrap_or(path)).into_bytes();
+            escape_into(&mut out, encoded.as_bytes(), Escape::Component);
+            out.extend_from_slice(format!(" HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes());
+            return out;
+        }
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/ocsp-request\r\nContent-Length: {}\r\n\r\n",
+            ocsp.len()
+        );
+        [head.as_bytes(), ocsp].concat()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_request_is_one_of_get() {
+        let responder = Responder::parse("http://a.example/b/").unwrap();
+        let short = responder.request(&[0xff, 0xff, 0xbf]);
+        assert_eq!(short, b"GET /b/%2F%2F%2B%2F HTTP/1.0\r\nHost: a.example\r\n\r\n");
+        let long = responder.request(&[7; 300]);
+        assert!(long.starts_with(b"POST /b/ HTTP/1.0\r\n") && long.ends_with(&[7; 300]));
+    }
 
     #[test]
     fn responders_are_named_by_url() {

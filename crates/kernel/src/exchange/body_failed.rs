@@ -11,6 +11,7 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
     exchange.is_content_late |= matches!(problem, BodyError::Timeout);
     let (level, text, status) = match problem {
         BodyError::Broken => (Level::Info, "client sent invalid chunked body".to_owned(), 400),
+        BodyError::Malformed => (Level::Info, "client sent malformed request body".to_owned(), 400),
         BodyError::Closed => (Level::Info, "client prematurely closed connection".to_owned(), 400),
         BodyError::Timeout => (Level::Info, "client timed out".to_owned(), 408),
         BodyError::TooLarge => {

@@ -1,7 +1,7 @@
 //! The body of a request: read on demand, into memory and then a file.
 
 use super::content::Content;
-use super::source::{ByteStream, Frames, Interim, RequestSource, Reset};
+use super::source::{ByteStream, Frames, Interim, Lost, RequestSource};
 pub use super::spill::Name;
 use super::spill::Spill;
 use crate::files::temporary::TemporaryFile;
@@ -24,6 +24,8 @@ use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
 pub enum BodyError {
     /// Its framing is broken.
     Broken,
+    /// The frames of a stream are malformed: their content has another length than the head says.
+    Malformed,
     /// The client closed the connection.
     Closed,
     /// The client was silent too long.
@@ -462,14 +464,15 @@ impl RequestBody {
     }
 
     /// Takes a data frame.
-    fn frame(&mut self, frame: Option<Result<Bytes, Reset>>) -> Result<Option<Bytes>, BodyError> {
+    fn frame(&mut self, frame: Option<Result<Bytes, Lost>>) -> Result<Option<Bytes>, BodyError> {
         let Some(frames) = &mut self.frames else { return Ok(None) };
         match frame {
             None => {
                 self.framing = Framing::Done;
                 Ok(None)
             }
-            Some(Err(Reset)) => Err(BodyError::Closed),
+            Some(Err(Lost::Reset)) => Err(BodyError::Closed),
+            Some(Err(Lost::Malformed)) => Err(BodyError::Malformed),
             Some(Ok(piece)) => {
                 self.received += piece.len() as u64;
                 if frames.is_end_stream() {

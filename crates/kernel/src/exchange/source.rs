@@ -81,12 +81,17 @@ impl dyn ByteStream + '_ {
 /// The data frames of an HTTP/2 stream's request.
 pub trait Frames: Debug {
     /// The next one, whose room is given back to the client at once; `None` at the end.
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>>;
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Lost>>>;
 
     /// Whether none follows, and none waits.
     fn is_end_stream(&self) -> bool;
 }
 
-/// The stream ended before its end.
+/// Why the rest of a request's content does not come.
 #[derive(Clone, Copy, Debug)]
-pub struct Reset;
+pub enum Lost {
+    /// The stream was reset, or its connection ended.
+    Reset,
+    /// It is malformed, as one that is not as long as the head says: the client can still be told.
+    Malformed,
+}

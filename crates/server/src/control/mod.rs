@@ -298,7 +298,9 @@ pub(crate) async fn content_within(exchange: &mut Exchange, most: usize) -> Resu
         let (status, text) = match problem {
             BodyError::TooLarge => (413, format!("the content is longer than {most} bytes")),
             BodyError::Timeout => (408, "the content was not received in time".to_owned()),
-            BodyError::Broken | BodyError::Closed => (400, "the content is incomplete".to_owned()),
+            BodyError::Broken | BodyError::Malformed | BodyError::Closed => {
+                (400, "the content is incomplete".to_owned())
+            }
             BodyError::Spent => (500, "the content was already sent elsewhere".to_owned()),
             BodyError::File(why) => (500, why),
         };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use yorozu_kernel::base::limits;
-use yorozu_kernel::exchange::source::{Frames, Reset};
+use yorozu_kernel::exchange::source::{Frames, Lost};
 use yorozu_wire::h2::frame::{self, Code};
 
 /// What a client may send of a body that is read, in bytes; chosen, as the default of `http2_body_preread_size`.
@@ -121,6 +121,11 @@ impl Streams {
         }
     }
 
+    /// Whether the client sent another length of content than it said.
+    pub(in crate::h2) fn is_malformed(&self, id: u32) -> bool {
+        self.0.borrow_mut().entry(id).is_some_and(|entry| entry.is_malformed)
+    }
+
     /// Ends a stream before its end.
     pub(in crate::h2) fn send_reset(&self, id: u32, code: Code) {
         let mut state = self.0.borrow_mut();
@@ -147,13 +152,16 @@ impl Streams {
 pub(in crate::h2) struct Body(pub(in crate::h2) Rc<Handle>);
 
 impl Frames for Body {
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>> {
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Lost>>> {
         let mut state = self.0.streams.0.borrow_mut();
         let wanted = state.room_at_first.max(READING_BYTES);
         let id = self.0.id;
         let Some(entry) = state.open_for_reading(id) else {
-            return Poll::Ready(Some(Err(Reset)));
+            return Poll::Ready(Some(Err(Lost::Reset)));
         };
+        if entry.is_malformed {
+            return Poll::Ready(Some(Err(Lost::Malformed)));
+        }
         let piece = entry.received.split().freeze();
         entry.due += i64::try_from(piece.len()).unwrap_or(0);
         if !entry.is_received {

@@ -1,5 +1,6 @@
 //! How clients break the rules of streams.
 
+use crate::fields::OTHER_LENGTH;
 use yorozu_wire::h2::frame::{Broken, Code};
 
 pub(super) const TOO_LARGE_WINDOW: &str = "client violated flow control: too large window";
@@ -18,5 +19,5 @@ pub(super) fn idle(what: &'static str) -> Broken {
 }
 
 pub(super) fn other_length() -> Broken {
-    Broken::Stream(Code::PROTOCOL_ERROR, "body of another length than the client said")
+    Broken::Stream(Code::PROTOCOL_ERROR, OTHER_LENGTH)
 }

@@ -42,6 +42,7 @@ impl Streams {
         };
         match entry.reset {
             Some(Ended::ByServer) => return Ok(()),
+            None if entry.is_malformed => return Ok(()),
             None if !entry.is_received => {}
             _ => return Err(Broken::Stream(Code::STREAM_CLOSED, "DATA frame for a closed stream")),
         }
@@ -53,7 +54,7 @@ impl Streams {
         entry.received.extend_from_slice(content);
         if let Some(left) = &mut entry.announced {
             let Some(rest) = left.checked_sub(content.len() as u64) else {
-                return Err(other_length());
+                return malformed(entry);
             };
             *left = rest;
         }
@@ -178,10 +179,17 @@ impl Streams {
 fn ended(entry: &mut Entry) -> Result<(), Broken> {
     entry.is_received = true;
     if entry.announced.is_some_and(|left| left > 0) {
-        return Err(other_length());
+        return malformed(entry);
     }
     if let Some(reader) = entry.reader.take() {
         reader.wake();
     }
     Ok(())
+}
+
+/// The content has another length than the client said: who reads it is told, and a stream that has its response ends.
+fn malformed(entry: &mut Entry) -> Result<(), Broken> {
+    entry.is_malformed = true;
+    entry.reader.take().into_iter().for_each(Waker::wake);
+    if entry.is_sent { Err(other_length()) } else { Ok(()) }
 }

@@ -50,6 +50,8 @@ struct Entry {
     /// What is to come, if the client said it.
     announced: Option<u64>,
     is_received: bool,
+    /// Whether it is not of that length: the rest counts for nothing, and the response may still say so.
+    is_malformed: bool,
     is_sent: bool,
     reset: Option<Ended>,
     /// Who waits for the body.
@@ -438,6 +440,7 @@ impl Streams {
             received: BytesMut::new(),
             announced,
             is_received,
+            is_malformed: false,
             is_sent: false,
             reset: None,
             reader: None,

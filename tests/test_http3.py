@@ -571,7 +571,7 @@ def test_an_upstream_is_asked_before_the_body_is_there():
 
 
 def test_content_of_another_length_and_content_that_is_late_end_one_stream():
-    """The client is told by 400 that its request is malformed, and by a code that it was too slow."""
+    """A malformed request gets 400, one that took too long is reset with PROTOCOL_ERROR."""
     needs_aioquic()
     fields = [*request('/take', 'POST'), ('content-length', '6')]
 

@@ -4,8 +4,6 @@
 use crate::tls::server::ServerTls;
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use bytes::{Bytes, BytesMut};
 use der::asn1::{Null, ObjectIdentifier, OctetString};
 use der::{Any, Decode as _, Encode as _};
@@ -24,6 +22,7 @@ use yorozu_http::uri::{Escape, escape_into};
 use yorozu_kernel::base::faults;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::{Config, WorkerConf};
+use yorozu_kernel::exchange::credentials::encode_base64;
 use yorozu_kernel::logging::error::Level;
 use yorozu_tls::ocsp::{
     BasicOcspResponse, CertId, CertStatus, OcspRequest, OcspResponse, OcspResponseStatus, Request,
@@ -303,7 +302,7 @@ impl Responder {
     /// The HTTP request: a short one by GET, which caches may answer (RFC 6960, appendix A.1), as nginx asks.
     fn request(&self, ocsp: &[u8]) -> Vec<u8> {
         let Self { host, path, .. } = self;
-        let encoded = BASE64_STANDARD.encode(ocsp);
+        let encoded = encode_base64(ocsp);
         if encoded.len() < GET_BYTES_MAX {
             let mut out = format!("GET {}/", path.strip_suffix('/').unwrap_or(path)).into_bytes();
             escape_into(&mut out, encoded.as_bytes(), Escape::Component);

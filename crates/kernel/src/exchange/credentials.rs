@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use base64::prelude::BASE64_STANDARD;
 
 /// The user name of a `Basic` authorization.
 pub fn basic_user(value: &[u8]) -> Option<Vec<u8>> {
@@ -23,6 +24,11 @@ pub fn basic_credentials(value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
 /// As nginx: without regard to the bits that are left over at the end.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&alphabet::STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
+
+/// Base64 of the standard alphabet, with its padding.
+pub fn encode_base64(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
 
 /// What base64, of either alphabet, spells up to its padding; `None` for other letters, or a letter that is alone.
 pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {

@@ -100,7 +100,7 @@ pub(crate) fn version() -> String {
 /// The text of `-V`: what is here, and what of nginx is missing.
 pub(crate) fn build() -> String {
     format!(
-        "{}\nnginx version: nginx/{NGINX_VERSION}\nbuilt with rustls 0.23 (aws-lc-rs)\nTLS SNI support enabled\n\
+        "{}\nnginx version: nginx/{NGINX_VERSION}\nbuilt with rustls 0.23 (aws-lc-rs); its directives are those of nginx built with OpenSSL 3.0 or later\nTLS SNI support enabled\n\
          configure arguments: --with-http_ssl_module --with-http_v2_module --with-http_v3_module --with-http_realip_module --with-http_gunzip_module --with-http_gzip_static_module --with-http_stub_status_module --with-http_auth_request_module --with-http_secure_link_module --with-http_sub_module --with-http_addition_module --with-http_slice_module --with-http_random_index_module --with-http_dav_module --with-http_flv_module --with-http_mp4_module --without-http_tunnel_module\n",
         version()
     )

@@ -10,7 +10,7 @@ use yorozu_kernel::config::directive::{Args, Setting, ValueError};
 /// `ssl_certificate_cache`: `off`, or `max=NUMBER [inactive=TIME] [valid=TIME]`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CertificateCache {
-    /// Certificates kept; 0 for none.
+    /// Files kept, of which a certificate and its key are two, as nginx counts; 0 for none.
     pub max: usize,
     /// Those not asked for so long are forgotten.
     pub inactive: Duration,
@@ -96,7 +96,7 @@ impl<T: Clone> Kept<T> {
         }
         let value = load()?;
         let mut kept = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= self.rule.max && !kept.contains_key(&name) {
+        if 2 * (kept.len() + 1) > self.rule.max && !kept.contains_key(&name) {
             let oldest = kept.iter().min_by_key(|(_, kept)| kept.used);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
                 kept.remove(&oldest);
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn as_many_are_kept_as_may_be_and_for_as_long() {
         let long = Duration::from_secs(1000);
-        let rule = CertificateCache { max: 2, inactive: long, valid: long };
+        let rule = CertificateCache { max: 4, inactive: long, valid: long };
         let kept = Kept::new(rule);
         assert_eq!([load(&kept, "a", 1), load(&kept, "a", 2)], [1, 1]);
         assert_eq!([load(&kept, "b", 3), load(&kept, "a", 4)], [3, 1]);

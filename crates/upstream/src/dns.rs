@@ -118,18 +118,21 @@ async fn follow(
             (ask_for(servers, &names[names.len() - 1], types).await, names.len());
         let (mut is_found, mut fault) = (false, None);
         for (answer, rtype) in answers.into_iter().flatten().zip(types) {
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(why) => {
-                    fault = fault.or(Some(why));
-                    continue;
+            let done = answer.and_then(|answer| {
+                let way = way(&answer, &names[..asked])?;
+                let last = way.last().unwrap_or(&names[asked - 1]);
+                let has_some = read(&answer, last, *rtype).map_err(|_| ResolveFault::Failed)?;
+                Ok((has_some, way))
+            });
+            match done {
+                Ok((has_some, way)) => {
+                    is_found |= has_some;
+                    if names.len() == asked {
+                        names.extend(way);
+                    }
                 }
-            };
-            let way = way(&answer, &names[..asked])?;
-            let last = way.last().unwrap_or(&names[asked - 1]);
-            is_found |= read(&answer, last, *rtype).map_err(|_| ResolveFault::Failed)?;
-            if names.len() == asked {
-                names.extend(way);
+                // What the other type has is enough.
+                Err(why) => fault = fault.or(Some(why)),
             }
         }
         if is_found {

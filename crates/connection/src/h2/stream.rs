@@ -68,7 +68,7 @@ impl Stream {
 
     fn finish(mut self) {
         log(&mut self.exchange);
-        if self.is_malformed || self.handle.streams.is_malformed(self.handle.id) {
+        if self.is_malformed {
             self.handle.streams.break_off(self.handle.id, Code::PROTOCOL_ERROR);
         }
         let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());

@@ -82,6 +82,7 @@ async fn receive(
         // RFC 9114, section 4.1.2: a malformed request may be answered before its stream ends.
         Err(NoHead::Broken(Broken::Stream(code, text))) => {
             incoming.stop_code = code;
+            shared.note_reset();
             read.refusal.get_or_insert((400, text.to_owned()));
             true
         }

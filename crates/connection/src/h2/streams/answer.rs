@@ -109,21 +109,16 @@ impl Streams {
         self.0.borrow().out.waiting() >= limits::H2_SEND_BYTES
     }
 
-    /// Ready when the client has sent all of a request, or given it up.
+    /// Ready when the client has sent all of a request that counts, or given it up.
     pub(in crate::h2) fn poll_received(&self, id: u32, context: &Context<'_>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         match state.open_for_reading(id) {
-            Some(entry) if !entry.is_received => {
+            Some(entry) if !entry.is_received && !entry.is_malformed => {
                 entry.reader = Some(context.waker().clone());
                 Poll::Pending
             }
             _ => Poll::Ready(()),
         }
-    }
-
-    /// Whether the client sent another length of content than it said.
-    pub(in crate::h2) fn is_malformed(&self, id: u32) -> bool {
-        self.0.borrow_mut().entry(id).is_some_and(|entry| entry.is_malformed)
     }
 
     /// Ends a stream before its end.

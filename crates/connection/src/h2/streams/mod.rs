@@ -457,6 +457,11 @@ impl Streams {
         let entry = state.entries.remove(index);
         let ended = match entry.reset {
             Some(ended) => ended,
+            None if entry.is_malformed => {
+                state.resets += 1;
+                state.out.reset(id, Code::PROTOCOL_ERROR);
+                Ended::ByServer
+            }
             None if entry.is_sent && entry.is_received => Ended::Whole,
             None => {
                 let code = if entry.is_sent { Code::NO_ERROR } else { Code::INTERNAL_ERROR };

@@ -285,11 +285,12 @@ fn directive(words: Words, file: &Arc<Path>) -> Directive {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    struct Files(BTreeMap<&'static str, &'static str>);
+    #[derive(Default)]
+    pub(crate) struct Files(BTreeMap<&'static str, &'static str>);
 
     impl Source for Files {
         fn read(&self, path: &Path) -> io::Result<Bytes> {
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    fn outline(directives: &[Directive]) -> String {
+    pub(crate) fn outline(directives: &[Directive]) -> String {
         let one = |d: &Directive| {
             let args: Vec<_> = d.args.iter().map(|a| String::from_utf8_lossy(a)).collect();
             let block = d.block.as_ref().map(|b| format!("{{{}}}", outline(b)));

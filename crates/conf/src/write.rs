@@ -52,45 +52,16 @@ fn put_word(word: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::parse_text;
-    use crate::parser::Source;
-    use bytes::Bytes;
-    use std::io;
-    use std::path::{Path, PathBuf};
-
-    struct Nothing;
-
-    impl Source for Nothing {
-        fn read(&self, _: &Path) -> io::Result<Bytes> {
-            Err(io::Error::from_raw_os_error(2))
-        }
-        fn glob(&self, _: &str) -> io::Result<Vec<PathBuf>> {
-            Ok(Vec::new())
-        }
-        fn resolve(&self, path: &str) -> PathBuf {
-            path.into()
-        }
-    }
-
-    fn words(lines: &[Directive]) -> Vec<Bytes> {
-        let mut found = Vec::new();
-        for line in lines {
-            found.extend([std::slice::from_ref(&line.name), &line.args[..]].concat());
-            if let Some(block) = &line.block {
-                found.extend(words(block));
-                found.push(Bytes::from_static(b"}"));
-            }
-        }
-        found
-    }
+    use crate::parser::tests::{Files, outline};
 
     #[test]
     fn what_was_written_is_read_as_the_same() {
         let text = r#"a; b "" '#c' "d e" f\;g "h\"i" 'j\'k' \l\.m "n\\" o\\t "p
 q" ${r} "{s}" t#u; if ($v = "") { return 204; } location ~ "^/\d{2}\.x$" { }"#;
-        let first = parse_text(&Nothing, text).unwrap();
+        let first = parse_text(&Files::default(), text).unwrap();
         let written = write(&first);
-        let again = parse_text(&Nothing, std::str::from_utf8(&written).unwrap()).unwrap();
-        assert_eq!(words(&first), words(&again), "{}", String::from_utf8_lossy(&written));
+        let again = parse_text(&Files::default(), std::str::from_utf8(&written).unwrap()).unwrap();
+        assert_eq!(outline(&first), outline(&again), "{}", String::from_utf8_lossy(&written));
         assert_eq!(write(&again), written);
     }
 }

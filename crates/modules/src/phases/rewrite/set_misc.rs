@@ -1,8 +1,8 @@
 //! What the module set-misc has beside `set`: the five of its directives that are in most configurations.
 
 use super::{Instruction, STEP_CONTEXTS, Step, step, value};
-use bytes::Bytes;
 use md5::{Digest as _, Md5};
+use yorozu_conf::value::number;
 use yorozu_http::uri::{Escape, escape_into, unescape_unsafe};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -116,8 +116,4 @@ impl Make {
         self.target.assign(exchange, made);
         Step::Next
     }
-}
-
-fn number(text: &Bytes) -> Option<u64> {
-    yorozu_conf::value::number(text)
 }

@@ -49,11 +49,15 @@ impl Computed for Map {
         let lower = subject.to_ascii_lowercase();
         let host = lower.strip_suffix(b".").filter(|_| self.has_hostnames).unwrap_or(&lower);
         let found = self.exact.get(host).or_else(|| self.hosts.find(host));
-        let found = match found {
-            Some(value) => Some(value),
-            None => self.by_regex(&subject, exchange)?,
-        };
-        Ok(found.unwrap_or(&self.default).value(exchange))
+        if let Some(value) = found {
+            return Ok(value.value(exchange));
+        }
+        // `$1` of a row is the row's; whoever asks for the value has a `$1` of their own.
+        let outer = exchange.captures.clone();
+        let found = self.by_regex(&subject, exchange)?;
+        let value = found.unwrap_or(&self.default).value(exchange);
+        exchange.captures = outer;
+        Ok(value)
     }
 
     fn is_volatile(&self) -> bool {

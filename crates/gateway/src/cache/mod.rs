@@ -119,6 +119,8 @@ impl From<Outcome> for Found {
 pub enum NotAsked {
     /// The method is none of `*_cache_methods`.
     Method,
+    /// It opens a WebSocket.
+    WebSocket,
     /// The zone's name spells that there is none.
     Off,
     /// The status the client gets.
@@ -132,6 +134,9 @@ pub enum NotAsked {
 pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     if !conf.cache_methods.admits(exchange.request.method_text()) {
         return Err(NotAsked::Method);
+    }
+    if sent::opens_websocket(exchange) {
+        return Err(NotAsked::WebSocket);
     }
     let zone = key::zone(exchange, conf).map_err(NotAsked::Status)?.ok_or(NotAsked::Off)?;
     let has_method = conf.cache_key.as_ref().is_some_and(|key| key.has_request_method());
@@ -195,8 +200,11 @@ pub fn may_answer(exchange: &Exchange, conf: &Conf) -> bool {
 pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let mut plan = match ask(exchange, conf) {
         Ok(plan) => plan,
-        Err(NotAsked::Method) => {
-            exchange.cache_report.forward = Some(Forward::Method);
+        Err(why @ (NotAsked::Method | NotAsked::WebSocket)) => {
+            exchange.cache_report.forward = Some(match why {
+                NotAsked::WebSocket => Forward::Bypass,
+                _ => Forward::Method,
+            });
             if live::is_counted(&exchange.conf) {
                 let zone = key::zone(exchange, conf).ok().flatten();
                 exchange.cache_report.tally = zone.and_then(|zone| counters::of(&zone));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use yorozu_http::{field, vary};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::request::append_joined;
+use yorozu_kernel::exchange::request::{Method, append_joined};
 
 /// What the configuration sends in the place of the client's field of this name, which may be nothing; `None`: the
 /// client's goes on.
@@ -44,6 +44,19 @@ fn said(exchange: &Exchange, name: &[u8]) -> Scratch {
 pub fn is_as_said(exchange: &mut Exchange, name: &[u8]) -> bool {
     let set = set_value(exchange, name);
     set.is_none_or(|value| value[..] == said(exchange, name)[..])
+}
+
+/// Whether the request opens a WebSocket (RFC 6455, section 4.1) and the configuration has its `Upgrade` sent on: what
+/// answers that is no page, nor is a page an answer to it.
+pub fn opens_websocket(exchange: &mut Exchange) -> bool {
+    let is_asked = |value: &[u8]| field::list_has(value, b"websocket");
+    let request = &exchange.request;
+    let is_handshake = request.method == Method::Get
+        && request
+            .known(request.known.connection)
+            .is_some_and(|value| field::list_has(value, b"upgrade"))
+        && request.values(b"upgrade").any(is_asked);
+    is_handshake && set_value(exchange, b"upgrade").is_some_and(|value| is_asked(&value))
 }
 
 /// Appends what selects a variant by a field.

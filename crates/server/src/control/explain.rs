@@ -202,6 +202,9 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
                 format!("fetched from upstream: {method} is not in \"{prefix}_cache_methods\"");
             return row(out, "answer", &why);
         }
+        Err(NotAsked::WebSocket) => {
+            return row(out, "answer", "fetched from upstream: it opens a WebSocket");
+        }
         Err(NotAsked::Off | NotAsked::Status(_)) => {
             let why = format!("fetched from upstream: \"{prefix}_cache\" is off for it");
             return row(out, "answer", &why);

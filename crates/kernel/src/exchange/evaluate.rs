@@ -2,6 +2,7 @@
 
 use super::Exchange;
 use super::request::{Request, append_joined};
+use super::response::{Response, SentHead};
 use super::variables::{Variable, prefixed, put, put_known, put_number};
 use crate::base::scratch::Scratch;
 use crate::config::http_core::Rate;
@@ -156,6 +157,14 @@ impl Template {
         let mut out = Scratch::take();
         self.append(exchange, &mut out);
         Bytes::copy_from_slice(&out)
+    }
+
+    /// The text with its values, which may be of the response that is being made (`$sent_http_…`).
+    pub fn value_within(&self, exchange: &mut Exchange, response: &Response) -> Bytes {
+        if exchange.conf.has_sent && self.as_literal().is_none() {
+            exchange.sent = SentHead::preview(response);
+        }
+        self.value(exchange)
     }
 
     /// nginx's truth of a string: neither empty nor `0`.

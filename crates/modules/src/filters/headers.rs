@@ -12,7 +12,7 @@ use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::handler::Filter;
 use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::response::{Body, Response, SentHead};
+use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::{Exchange, stream};
 use yorozu_wire::h1::Version;
 
@@ -186,8 +186,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     for header in &settings.add_header {
         if is_safe || header.is_always {
-            preview(exchange, response, &header.value);
-            let value = header.value.value(exchange);
+            let value = header.value.value_within(exchange, response);
             add(response, &header.name, value);
         }
     }
@@ -209,13 +208,6 @@ pub fn add_trailers(exchange: &mut Exchange) {
         if !value.is_empty() {
             exchange.sent.trailers.push((trailer.name.clone(), value));
         }
-    }
-}
-
-/// Lets a text with variables speak of the fields that are there so far.
-fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
-    if exchange.conf.has_sent && value.as_literal().is_none() {
-        exchange.sent = SentHead::preview(response);
     }
 }
 
@@ -301,8 +293,7 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
     let resolved;
     let expires = match expires {
         Expires::Variable { text, is_modified } => {
-            preview(exchange, response, text);
-            resolved = parse(&text.value(exchange), *is_modified);
+            resolved = parse(&text.value_within(exchange, response), *is_modified);
             match &resolved {
                 Some(expires) => expires,
                 None => return,

@@ -56,6 +56,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             page.remove(b"content-range");
             page.vary_encoding = response.vary_encoding;
             page.add(Bytes::from_static(b"Content-Range"), content_range);
+            super::charset::filter(exchange, &mut page);
             *response = page;
         }
         Wanted::Parts(parts) => {

@@ -59,7 +59,8 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     let pairs = conf.sub_filter.iter();
-    let pairs = pairs.map(|pair| (pair.string.value(exchange), pair.with.value(exchange)));
+    let mut value = |text: &Template| text.value_within(exchange, response);
+    let pairs = pairs.map(|pair| (value(&pair.string), value(&pair.with)));
     // As nginx: a string that comes out empty is looked for nowhere.
     let pairs: Vec<_> = pairs.filter(|(string, _)| !string.is_empty()).collect();
     if pairs.is_empty() {

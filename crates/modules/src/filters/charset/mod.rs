@@ -89,7 +89,7 @@ fn wanted(exchange: &mut Exchange, response: &Response, conf: &Conf) -> Option<B
     if !is_due {
         return None;
     }
-    let charset = charset.value(exchange);
+    let charset = charset.value_within(exchange, response);
     (!charset.is_empty() && &charset[..] != b"off").then_some(charset)
 }
 
@@ -117,8 +117,9 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         (None, None) => wanted(exchange, response, conf),
     };
     let Some(charset) = wanted else { return };
-    let source = said(&response.content_type)
-        .or_else(|| conf.source_charset.as_ref().map(|source| source.0.value(exchange)));
+    let source = said(&response.content_type).or_else(|| {
+        conf.source_charset.as_ref().map(|source| source.0.value_within(exchange, response))
+    });
     if !exchange.is_subrequest() {
         exchange.charset = Some(charset.clone());
     }

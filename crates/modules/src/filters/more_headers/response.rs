@@ -21,11 +21,11 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
             match &field.change {
                 Change::Clear => clear(response, field),
                 Change::Set(value) => {
-                    let value = value.value(exchange);
+                    let value = value.value_within(exchange, response);
                     set(exchange, response, field.name.text(), value);
                 }
                 Change::Add(value) => {
-                    let value = value.value(exchange);
+                    let value = value.value_within(exchange, response);
                     if !value.is_empty() {
                         response.add(field.name.text().clone(), value);
                     }

@@ -237,7 +237,7 @@ impl Setting for TryFiles {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let (last, files) = args.words.split_last().expect("two arguments at least");
         let file = |word: &Bytes| {
-            let is_folder = word.ends_with(b"/") && word.len() > 1;
+            let is_folder = word.ends_with(b"/");
             let path = if is_folder { word.slice(..word.len() - 1) } else { word.clone() };
             Ok(TryFile { path: Template::compile(&path, args.env)?, is_folder })
         };

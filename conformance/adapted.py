@@ -146,6 +146,9 @@ def taken(text, tested):
         line, why = refusal
         refusals.append(why)
         lines = text.split('\n')
+        if unknown := re.search(r'unknown "(\w+)" variable', why):
+            # Said of no line.
+            line = next((at for at, words in enumerate(lines, 1) if re.search(r'\$\{?' + unknown[1] + r'\b', words)), 0)
         if not line or line > len(lines):
             break
         text = '\n'.join(without(lines, line - 1))

@@ -63,6 +63,11 @@ impl Conf {
         }
     }
 
+    /// Whether a client of this address is refused.
+    pub fn refuses(&self, peer: IpAddr) -> bool {
+        self.allows(Some(peer)) == Some(false)
+    }
+
     /// Whether the first rule that matches a client admits it; `None` as `peer` is a client of a Unix socket.
     fn allows(&self, peer: Option<IpAddr>) -> Option<bool> {
         let first = match peer {

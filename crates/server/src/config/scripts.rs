@@ -5,16 +5,18 @@ use super::scope::{Finding, Scope, each_server, inside, is_silenced};
 use crate::control::explain;
 use crate::handlers;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_conf::{Directive, Tree};
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::servers::ServerId;
-use yorozu_kernel::exchange::Role;
 use yorozu_kernel::exchange::conf::{Config, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::exchange::{Exchange, Role};
 use yorozu_kernel::find_config;
+use yorozu_modules::phases::access;
 
 /// A script, and what stands behind its name for it to read.
 const WITH_PATH: &[u8] = b"/a.php/b";
@@ -22,6 +24,8 @@ const WITH_PATH: &[u8] = b"/a.php/b";
 const NAME_ALONE: &str = r"\.php$";
 /// Scripts that tell most if they are sent; any other is looked for, too.
 const TELLING: [&str; 3] = ["wp-config.php", "config.php", "index.php"];
+/// A client that no rule is about by itself (RFC 5737).
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// Names of a folder that are looked at; chosen.
 const NAMES_MAX: usize = 1000;
 
@@ -114,8 +118,10 @@ fn of_server(conf: &Rc<WorkerConf>, id: ServerId) -> Option<Finding> {
     asked.server = id;
     asked.location = conf.server(id).conf;
     asked.role = Role::Question { supposes_scripts: false };
+    let is_refused =
+        |asked: &Exchange| conf.location(asked.location).of::<access::Conf>().refuses(STRANGER);
     match handlers::start(&mut asked) {
-        Progress::Ready(response) if response.status == 200 => {
+        Progress::Ready(response) if response.status == 200 && !is_refused(&asked) => {
             let text = format!(
                 "\"/{name}\" is sent as it is, its source for all to read: pass \".php\" to PHP (\"fastcgi_pass\"), or refuse it"
             );

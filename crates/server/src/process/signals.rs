@@ -42,6 +42,8 @@ impl Signals {
     /// As the system refuses them.
     pub(super) fn install(runtime: &Runtime) -> io::Result<Self> {
         let _guard = runtime.enter();
+        // What who started this process has blocked is no matter of its own.
+        let _ = nix::sys::signal::SigSet::all().thread_unblock();
         Ok(Self([
             (signal(SignalKind::hangup())?, Word::Reload),
             (signal(SignalKind::user_defined1())?, Word::Reopen),

@@ -178,6 +178,21 @@ pub(super) fn known(name: &[u8]) -> (Class, Option<&'static [u8]>) {
     (class.unwrap_or(Class::Unknown), None)
 }
 
+/// Whether no list of headers knows this name.
+pub fn is_unknown_header(name: &[u8]) -> bool {
+    class(name) == Class::Unknown
+}
+
+/// Whether a header of this name may select a page, or say who its client is: not one of those that every browser and proxy sends.
+pub fn is_of_page(name: &[u8]) -> bool {
+    class(name) != Class::Nothing
+}
+
+/// Whether a header of this name says which scheme a client spoke to a proxy.
+pub fn is_of_scheme(name: &[u8]) -> bool {
+    class(name).is_of_scheme()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,6 +50,7 @@ mod wait;
 
 pub use answer::{answer, answer_stale, revalidated};
 pub use collector::{Collecting, Collector};
+pub use headers::{is_of_page, is_of_scheme, is_unknown_header};
 pub use plan::Plan;
 pub use settings::Conf;
 pub use wait::is_due;
@@ -117,10 +118,8 @@ impl From<Outcome> for Found {
 
 /// Why the cache is not asked for a page.
 pub enum NotAsked {
-    /// The method is none of `*_cache_methods`.
-    Method,
-    /// It opens a WebSocket.
-    WebSocket,
+    /// The method is none of `*_cache_methods`, or the request opens a WebSocket.
+    Request(Forward),
     /// The zone's name spells that there is none.
     Off,
     /// The status the client gets.
@@ -133,10 +132,10 @@ pub enum NotAsked {
 /// It asks for nothing.
 pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     if !conf.cache_methods.admits(exchange.request.method_text()) {
-        return Err(NotAsked::Method);
+        return Err(NotAsked::Request(Forward::Method));
     }
     if sent::opens_websocket(exchange) {
-        return Err(NotAsked::WebSocket);
+        return Err(NotAsked::Request(Forward::Bypass));
     }
     let zone = key::zone(exchange, conf).map_err(NotAsked::Status)?.ok_or(NotAsked::Off)?;
     let has_method = conf.cache_key.as_ref().is_some_and(|key| key.has_request_method());
@@ -200,11 +199,8 @@ pub fn may_answer(exchange: &Exchange, conf: &Conf) -> bool {
 pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let mut plan = match ask(exchange, conf) {
         Ok(plan) => plan,
-        Err(why @ (NotAsked::Method | NotAsked::WebSocket)) => {
-            exchange.cache_report.forward = Some(match why {
-                NotAsked::WebSocket => Forward::Bypass,
-                _ => Forward::Method,
-            });
+        Err(NotAsked::Request(forward)) => {
+            exchange.cache_report.forward = Some(forward);
             if live::is_counted(&exchange.conf) {
                 let zone = key::zone(exchange, conf).ok().flatten();
                 exchange.cache_report.tally = zone.and_then(|zone| counters::of(&zone));
@@ -236,21 +232,6 @@ fn bypass(exchange: &mut Exchange) {
     exchange.cache_status = Some(CacheStatus::Bypass);
     exchange.cache_report.forward = Some(Forward::Bypass);
     exchange.pass.of_mut::<Plan>().expect("put by lookup").is_bypassed = true;
-}
-
-/// Whether no list of headers knows this name.
-pub fn is_unknown_header(name: &[u8]) -> bool {
-    headers::class(name) == headers::Class::Unknown
-}
-
-/// Whether a header of this name may select a page, or say who its client is: not one of those that every browser and proxy sends.
-pub fn is_of_page(name: &[u8]) -> bool {
-    headers::class(name) != headers::Class::Nothing
-}
-
-/// Whether a header of this name says which scheme a client spoke to a proxy.
-pub fn is_of_scheme(name: &[u8]) -> bool {
-    headers::class(name).is_of_scheme()
 }
 
 /// Whether the upstream gets a GET for a HEAD.

@@ -17,6 +17,7 @@ use yorozu_http::field::{Name, Value};
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::config::servers::{ListenAddress, Socket};
+use yorozu_kernel::exchange::cached::Forward;
 use yorozu_kernel::exchange::conf::{LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request::Request;
@@ -190,25 +191,26 @@ pub(super) fn scheme_header(location: &LocationConf) -> Option<&[u8]> {
     location.of::<realip::Conf>().scheme_header()
 }
 
+/// Why the cache is not asked for the page.
+fn not_asked(asked: &Exchange, prefix: &str, why: &NotAsked) -> String {
+    let why = match why {
+        NotAsked::Request(Forward::Method) => {
+            let method = String::from_utf8_lossy(asked.request.method_text());
+            format!("{method} is not in \"{prefix}_cache_methods\"")
+        }
+        NotAsked::Request(_) => "it opens a WebSocket".to_owned(),
+        NotAsked::Off | NotAsked::Status(_) => format!("\"{prefix}_cache\" is off for it"),
+    };
+    format!("fetched from upstream: {why}")
+}
+
 async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut String) {
-    let method = String::from_utf8_lossy(asked.request.method_text()).into_owned();
     if conf.zone().is_none() {
         return row(out, "answer", &format!("fetched from upstream: no \"{prefix}_cache\" here"));
     }
     let plan = match cache::ask(asked, conf) {
         Ok(plan) => plan,
-        Err(NotAsked::Method) => {
-            let why =
-                format!("fetched from upstream: {method} is not in \"{prefix}_cache_methods\"");
-            return row(out, "answer", &why);
-        }
-        Err(NotAsked::WebSocket) => {
-            return row(out, "answer", "fetched from upstream: it opens a WebSocket");
-        }
-        Err(NotAsked::Off | NotAsked::Status(_)) => {
-            let why = format!("fetched from upstream: \"{prefix}_cache\" is off for it");
-            return row(out, "answer", &why);
-        }
+        Err(why) => return row(out, "answer", &not_asked(asked, prefix, &why)),
     };
     let (zone, key) = (Arc::clone(&plan.zone), plan.key.clone());
     let (is_bypassed, wants_shared) = (plan.is_bypassed, plan.wants_shared);

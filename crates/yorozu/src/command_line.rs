@@ -2,6 +2,7 @@
 
 use crate::cache::Command;
 use crate::log::Log;
+use crate::serve;
 use crate::top::Top;
 use crate::warm::Warm;
 use lexopt::prelude::*;
@@ -27,6 +28,8 @@ pub(crate) enum Action {
     /// `warm …`; `None`: its help.
     Warm(Option<Warm>),
     Directives,
+    /// `serve …`; `None`: its help.
+    Application(Option<serve::Serve>),
     Serve,
     Signal(Signal),
     Test {
@@ -85,6 +88,7 @@ Options:
   cache COMMAND : what is stored, and how a request would be answered: see yorozu cache -h
   log           : requests as they come, with the reason for each that was no hit: see yorozu log -h
   purge URL ... : removes stored pages: see yorozu purge -h
+  serve FOLDER  : a PHP application in one command: see yorozu serve -h
   top           : what the server does, in this terminal: see yorozu top -h
   warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
 ";
@@ -181,6 +185,9 @@ impl Options {
             }
             OwnedArg::Other(text) if text == "purge" => {
                 self.action = Action::Purge(Command::parse_purge(parser)?);
+            }
+            OwnedArg::Other(text) if text == "serve" => {
+                self.action = Action::Application(serve::Serve::parse(parser)?);
             }
             OwnedArg::Other(text) if text == "top" => {
                 self.action = Action::Top(Top::parse(parser)?);

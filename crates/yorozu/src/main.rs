@@ -4,6 +4,7 @@
 mod cache;
 mod command_line;
 mod log;
+mod serve;
 mod top;
 mod warm;
 
@@ -57,12 +58,17 @@ fn main() -> ExitCode {
             print!("{}", log::HELP);
             Ok(())
         }
+        Action::Application(None) => {
+            print!("{}", serve::HELP);
+            Ok(())
+        }
         Action::Top(None) => {
             print!("{}", top::HELP);
             Ok(())
         }
         Action::Acme(Some(command)) | Action::Cache(Some(command)) => command.run(&options),
         Action::Log(Some(log)) => log.run(&options),
+        Action::Application(Some(application)) => application.run(),
         Action::Top(Some(top)) => top.run(&options),
         Action::Purge(Some((command, warm))) => command
             .run(&options)

@@ -1,0 +1,194 @@
+//! The configuration that a site is served with, as files of one folder: what `--print` shows and `--write` leaves behind.
+
+use super::application::{Found, Pages};
+use super::php::Php;
+use super::sizes::Sizes;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Files beside `nginx.conf` that are the same for every site.
+const COMMON: [(&str, &str); 5] = [
+    ("mime.types", include_str!("../../../../presets/mime.types")),
+    ("fastcgi_params", include_str!("../../../../presets/fastcgi_params")),
+    ("php.conf", include_str!("../../../../presets/applications/php.conf")),
+    ("refused.conf", include_str!("../../../../presets/refused.conf")),
+    ("visitor.conf", include_str!("../../../../presets/visitor.conf")),
+];
+const FRAME: &str = include_str!("nginx.conf");
+/// Longest upload, also PHP's own.
+const UPLOAD_MB: u64 = 256;
+
+/// A user by name, for whom the server and PHP work where root starts them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Worker {
+    pub(super) user: String,
+    pub(super) group: String,
+}
+
+/// All that a site's configuration says.
+pub(super) struct Site<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) found: &'a Found,
+    pub(super) php: Option<&'a Php>,
+    pub(super) sizes: Sizes,
+    pub(super) cores: u64,
+    /// Where sockets, temporary files and pages are.
+    pub(super) state: &'a Path,
+    pub(super) worker: Option<&'a Worker>,
+    /// `listen` lines' addresses.
+    pub(super) listens: &'a [String],
+    /// How long pages are kept; `None`: not at all.
+    pub(super) pages: Option<&'a str>,
+    pub(super) is_json: bool,
+}
+
+/// A word of a configuration, in quotes where it needs them.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-:@+,=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn indented(text: &str, by: usize) -> String {
+    let indent = " ".repeat(by);
+    let lines = text.trim_end().lines();
+    let lines: Vec<_> = lines
+        .map(|line| if line.is_empty() { String::new() } else { format!("{indent}{line}") })
+        .collect();
+    lines.join("\n")
+}
+
+impl Site<'_> {
+    /// Where PHP listens, as `server` of an `upstream` says it.
+    fn php_address(&self) -> Option<String> {
+        Some(match self.php? {
+            Php::Own { .. } => format!("unix:{}", self.state.join("php.sock").display()),
+            Php::Running(address) => address.clone(),
+        })
+    }
+
+    /// The lines of `http` that PHP and the page cache need.
+    fn php_lines(&self) -> String {
+        let Some(address) = self.php_address() else { return String::new() };
+        let mut out = format!("upstream php {{\n    server {};\n}}\n", word(&address));
+        let Some(time) = self.pages else { return out };
+        let cache = self.state.join("pages");
+        let _ = write!(
+            out,
+            "
+# Which visitors get pages of their own: those with a login, a cart, a session.
+include visitor.conf;
+fastcgi_cache_path {} levels=1:2 keys_zone=pages:10m inactive=1d max_size=2g memory={}m;
+cache_drop_args utm_* fbclid gclid gbraid wbraid dclid msclkid srsltid _ga _gl mc_cid mc_eid;
+fastcgi_cache_key \"$scheme://$request_method$host$cache_uri\";
+fastcgi_cache pages;
+fastcgi_cache_valid 200 301 {time};
+fastcgi_cache_valid 404 410 1m;
+fastcgi_cache_lock on;
+fastcgi_cache_use_stale updating error timeout invalid_header http_500 http_503;
+fastcgi_cache_background_update on;
+fastcgi_cache_status on;
+",
+            word(&cache.display().to_string()),
+            self.sizes.cache_mb,
+        );
+        out
+    }
+
+    /// `nginx.conf`
+    pub(super) fn server(&self) -> String {
+        let name = self.found.application.name;
+        let what = format!("{name} in {}", self.folder.display());
+        let user = self.worker.map(|it| format!("user {} {};", word(&it.user), word(&it.group)));
+        let listens: Vec<_> = self.listens.iter().map(|it| format!("listen {it};")).collect();
+        // A path that is no file goes to the front script, if there is one.
+        let has_front = self.found.root.join("index.php").is_file();
+        let fallback = if has_front { "/index.php?$query_string" } else { "=404" };
+        let rules = self.found.application.rules.replace("$fallback", fallback);
+        let state = self.state.display().to_string();
+        let mut text = FRAME.to_owned();
+        for (mark, value) in [
+            ("@WHAT@", what),
+            ("@CORES@", self.cores.to_string()),
+            ("@FILES@", self.sizes.files.to_string()),
+            ("@CONNECTIONS@", self.sizes.connections.to_string()),
+            ("@STATE@", state),
+            ("@USER@\n", user.map_or_else(String::new, |line| line + "\n")),
+            ("@LOG@", if self.is_json { "json".to_owned() } else { "people".to_owned() }),
+            ("@UPLOAD@", format!("{UPLOAD_MB}m")),
+            ("@PHP@", indented(&self.php_lines(), 4)),
+            ("@LISTEN@", indented(&listens.join("\n"), 8)),
+            ("@ROOT@", word(&self.found.root.display().to_string())),
+            ("@RULES@", indented(&rules, 8)),
+        ] {
+            text = text.replace(mark, &value);
+        }
+        text
+    }
+
+    /// `php-fpm.conf`, for a pool of the site's own.
+    pub(super) fn pool(&self) -> Option<String> {
+        let Some(Php::Own { .. }) = self.php else { return None };
+        let state = self.state.display();
+        let mut out = format!(
+            "[global]\nerror_log = /proc/self/fd/2\nlog_level = warning\ndaemonize = no\n\n[site]\nlisten = {state}/php.sock\nlisten.mode = 0600\nlisten.backlog = 511\n"
+        );
+        if let Some(Worker { user, group }) = self.worker {
+            let _ = write!(
+                out,
+                "user = {user}\ngroup = {group}\nlisten.owner = {user}\nlisten.group = {group}\n"
+            );
+        }
+        let children = self.sizes.children;
+        let spare = children.min(self.cores * 2).max(1);
+        let _ = write!(
+            out,
+            "pm = dynamic\npm.max_children = {children}\npm.start_servers = {start}\npm.min_spare_servers = 1\npm.max_spare_servers = {spare}\npm.max_requests = 500\n\
+             catch_workers_output = yes\ndecorate_workers_output = no\nclear_env = no\n\
+             php_admin_value[upload_max_filesize] = {UPLOAD_MB}M\nphp_admin_value[post_max_size] = {UPLOAD_MB}M\nphp_admin_value[realpath_cache_size] = 4M\n\
+             php_admin_flag[log_errors] = on\n",
+            start = spare.min(2),
+        );
+        Some(out)
+    }
+
+    /// All files by name.
+    pub(super) fn files(&self) -> Vec<(&'static str, String)> {
+        let mut files = vec![("nginx.conf", self.server())];
+        files.extend(self.pool().map(|text| ("php-fpm.conf", text)));
+        files.extend(COMMON.iter().map(|(name, text)| (*name, (*text).to_owned())));
+        files
+    }
+}
+
+/// How long pages of an application are kept, by what was asked for.
+pub(super) fn pages(asked: Option<&str>, pages: Pages) -> Option<&str> {
+    match (asked, pages) {
+        (_, Pages::Files) | (Some("off"), _) | (None, Pages::Asked) => None,
+        (Some(time), _) => Some(time),
+        (None, Pages::Kept(time)) => Some(time),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_they_have_to_be() {
+        assert_eq!(word("/var/www/shop-1"), "/var/www/shop-1");
+        assert_eq!(word("/home/Ann's \"site\";"), "\"/home/Ann's \\\"site\\\";\"");
+        assert_eq!(word(""), "\"\"");
+    }
+
+    #[test]
+    fn what_is_asked_for_goes_before_what_is_known() {
+        assert_eq!(pages(None, Pages::Kept("10m")), Some("10m"));
+        assert_eq!(pages(Some("off"), Pages::Kept("10m")), None);
+        assert_eq!(pages(None, Pages::Asked), None);
+        assert_eq!(pages(Some("30s"), Pages::Asked), Some("30s"));
+        assert_eq!(pages(Some("30s"), Pages::Files), None);
+    }
+}

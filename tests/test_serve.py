@@ -1,0 +1,285 @@
+"""`yorozu serve`: folders as applications have them, what strangers get of them, and how the processes end or come back."""
+import contextlib, grp, http.client, os, pathlib, pwd, re, shutil, signal, socket, subprocess, time
+import pytest
+from peers import SECONDS, YOROZU, Folder, equal, free_port, get, in_group, until
+
+PAGE = '<?php echo "page ", $_SERVER["REQUEST_URI"], " by ", basename($_SERVER["SCRIPT_FILENAME"]), " path ", $_SERVER["PATH_INFO"] ?? "";'
+SECRET = '<?php echo "ran";/* secret */'
+# What of a folder strangers may not have, and what they get: of each application files with their texts, then targets with the status and what the response has.
+APPLICATIONS = {
+    'WordPress': (
+        {'wp-load.php': '', 'wp-settings.php': '', 'index.php': PAGE, 'wp-login.php': PAGE, 'wp-admin/index.php': PAGE, 'wp-config.php': SECRET, 'wp-config.php.bak': SECRET, 'wp-includes/post.php': SECRET,
+         'readme.html': 'secret', 'wp-content/uploads/x.php': SECRET, 'wp-content/uploads/x.jpg': 'picture', 'wp-content/debug.log': 'secret', '.htaccess': 'secret', 'wp-content/themes/a/style.css': 'style'},
+        [('/', 200, 'page / by index.php'), ('/2026/11/a-post/', 200, 'page /2026/11/a-post/ by index.php'), ('/wp-login.php?a=1', 200, 'by wp-login.php'), ('/wp-admin/', 200, 'by index.php'),
+         ('/wp-content/uploads/x.jpg', 200, 'picture'), ('/wp-content/themes/a/style.css', 200, 'style'), ('/missing.jpg', 200, 'by index.php'), ('/robots.txt', 200, 'by index.php')],
+        ['/wp-config.php', '/wp-config.php.bak', '/wp-config.php/x', '/wp-includes/post.php', '/readme.html', '/wp-content/uploads/x.php', '/wp-content/uploads/x.php/y', '/wp-content/debug.log', '/.htaccess', '/WP-CONFIG.PHP']),
+    'Laravel': (
+        {'artisan': '', 'bootstrap/app.php': SECRET, '.env': 'secret', 'storage/logs/laravel.log': 'secret', 'vendor/autoload.php': SECRET, 'public/index.php': PAGE, 'public/other.php': SECRET, 'public/build/app.js': 'script',
+         'public/storage/x.php': SECRET, 'public/.htaccess': 'secret', 'database/database.sqlite': 'secret'},
+        [('/', 200, 'page / by index.php'), ('/login?a=1', 200, 'page /login?a=1 by index.php'), ('/build/app.js', 200, 'script'), ('/index.php/a/b', 200, 'path /a/b'), ('/.env', 403, ''),
+         ('/vendor/autoload.php', 404, ''), ('/storage/logs/laravel.log', 403, ''), ('/database/database.sqlite', 200, 'by index.php')],
+        ['/other.php', '/storage/x.php', '/.htaccess', '/../.env', '/%2e%2e/.env', '/other.php/x']),
+    'Symfony': (
+        {'bin/console': '', 'config/bundles.php': SECRET, '.env.local': 'secret', 'public/index.php': PAGE, 'public/bundles/a.css': 'style', 'var/log/dev.log': 'secret'},
+        [('/', 200, 'page /'), ('/index.php/blog', 200, 'path /blog'), ('/blog/1', 200, 'page /blog/1'), ('/bundles/a.css', 200, 'style')],
+        ['/.env.local', '/config/bundles.php']),
+    'Drupal': (
+        {'web/core/lib/Drupal.php': SECRET, 'web/index.php': PAGE, 'web/update.php': PAGE, 'web/core/install.php': PAGE, 'web/core/modules/node/node.module': 'secret', 'web/sites/default/settings.php': SECRET,
+         'web/sites/default/files/x.php': SECRET, 'web/sites/default/files/x.jpg': 'picture', 'web/sites/default/private/x.txt': 'secret', 'web/modules/contrib/a/composer.json': 'secret', 'vendor/autoload.php': SECRET,
+         'web/core/misc/drupal.js': 'script', 'web/modules/contrib/a/a.info.yml': 'secret', 'web/core/CHANGELOG.txt': 'secret'},
+        [('/', 200, 'page /'), ('/node/1', 200, 'page /node/1 by index.php'), ('/sites/default/files/x.jpg', 200, 'picture'), ('/sites/default/files/styles/thumb/a.jpg', 200, 'by index.php'), ('/update.php/selection', 200, 'by update.php'),
+         ('/core/install.php', 200, 'by install.php'), ('/core/misc/drupal.js', 200, 'script')],
+        ['/core/modules/node/node.module', '/sites/default/settings.php', '/sites/default/files/x.php', '/sites/default/private/x.txt', '/modules/contrib/a/composer.json', '/modules/contrib/a/a.info.yml', '/core/CHANGELOG.txt', '/core/lib/Drupal.php']),
+    'MediaWiki': (
+        {'load.php': PAGE, 'index.php': PAGE, 'api.php': PAGE, 'includes/WebStart.php': SECRET, 'LocalSettings.php': SECRET, 'maintenance/run.php': SECRET, 'images/a/x.png': 'picture', 'images/x.php': SECRET, 'images/deleted/x': 'secret',
+         'cache/l10n.cdb': 'secret', 'vendor/autoload.php': SECRET, 'skins/Vector/a.css': 'style', 'extensions/Math/x.php': SECRET},
+        [('/', 200, 'page /'), ('/wiki/Main_Page', 200, 'page /wiki/Main_Page by index.php'), ('/wiki/C%2B%2B%3F', 200, 'by index.php'), ('/wiki/a.php', 200, 'by index.php'), ('/load.php?modules=x', 200, 'by load.php'),
+         ('/api.php', 200, 'by api.php'), ('/images/a/x.png', 200, 'picture'), ('/skins/Vector/a.css', 200, 'style'), ('/index.php/Main', 200, 'path /Main')],
+        ['/LocalSettings.php', '/includes/WebStart.php', '/maintenance/run.php', '/images/x.php', '/images/deleted/x', '/cache/l10n.cdb', '/vendor/autoload.php', '/extensions/Math/x.php']),
+    'DokuWiki': (
+        {'doku.php': PAGE, 'index.php': PAGE, 'lib/exe/fetch.php': PAGE, 'lib/exe/css.php': PAGE, 'data/pages/start.txt': 'secret', 'conf/users.auth.php': SECRET, 'inc/init.php': SECRET, 'bin/dwpage.php': SECRET, 'vendor/autoload.php': SECRET,
+         'lib/tpl/dokuwiki/main.php': SECRET, 'lib/tpl/dokuwiki/images/logo.png': 'picture'},
+        [('/', 200, 'page /'), ('/start', 200, 'page /start by doku.php'), ('/doku.php?id=start', 200, 'by doku.php'), ('/_media/a:b.png', 200, 'by fetch.php'), ('/lib/exe/css.php', 200, 'by css.php'), ('/lib/tpl/dokuwiki/images/logo.png', 200, 'picture')],
+        ['/data/pages/start.txt', '/conf/users.auth.php', '/inc/init.php', '/bin/dwpage.php', '/vendor/autoload.php', '/lib/tpl/dokuwiki/main.php']),
+    'a PHP application': (
+        {'public/index.php': PAGE, 'src/App.php': SECRET, 'public/a.css': 'style', '.env': 'secret'},
+        [('/', 200, 'page /'), ('/any/path', 200, 'page /any/path'), ('/a.css', 200, 'style')],
+        ['/.env', '/App.php']),
+    'PHP scripts': (
+        {'index.php': PAGE, 'about.php': PAGE, 'vendor/x/y.php': SECRET, 'composer.json': 'secret', 'config/db.php': SECRET, '.git/config': 'secret', 'uploads/x.php': SECRET, 'uploads/x.jpg': 'picture', 'dump.sql': 'secret', 'about.php~': SECRET,
+         'data/site.sqlite': 'secret', 'sub/index.php': PAGE},
+        [('/', 200, 'page /'), ('/about.php?x=1', 200, 'by about.php'), ('/pretty/url', 200, 'page /pretty/url by index.php'), ('/uploads/x.jpg', 200, 'picture'), ('/about.php/rest', 200, 'path /rest'), ('/sub/', 200, 'page /sub/')],
+        ['/vendor/x/y.php', '/composer.json', '/config/db.php', '/.git/config', '/uploads/x.php', '/dump.sql', '/about.php~', '/data/site.sqlite', '/uploads/x.jpg/x.php']),
+    'files': (
+        {'index.html': 'front', 'a/b.css': 'style', 'hidden.php': SECRET, '.env': 'secret'},
+        [('/', 200, 'front'), ('/a/b.css', 200, 'style'), ('/nothing', 404, '')],
+        ['/hidden.php', '/.env', '/hidden.php/x']),
+}
+
+
+class Served:
+    """`yorozu serve` of a folder; it ends with its `with` block."""
+
+    def __init__(self, base, site, *options, **more):
+        self.base, self.out = base, base / f'out-{free_port()}'
+        self.port = free_port()
+        own = [] if any(option.startswith('--listen') for option in options) else ['--port', str(self.port)]
+        environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
+        self.process = subprocess.Popen([YOROZU, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
+
+    def __enter__(self):
+        until('its address', lambda: 'Ctrl-C ends it' in self.told() or self.process.poll() is not None, told=self.told)
+        assert self.process.poll() is None, self.told()
+        return self
+
+    def told(self):
+        return self.out.read_text()
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(SECONDS)
+
+    def children(self, of=None):
+        """Its processes, and those of theirs."""
+        found, of = [], of or self.process.pid
+        for entry in pathlib.Path('/proc').iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                stat = (entry / 'stat').read_text().rsplit(')', 1)[1].split()
+                if int(stat[1]) == of and stat[0] != 'Z':
+                    found += [int(entry.name), *self.children(int(entry.name))]
+        return found
+
+    def fpm(self):
+        names = {pid: pathlib.Path(f'/proc/{pid}/cmdline').read_text() for pid in self.children()}
+        return next(pid for pid, name in names.items() if 'php-fpm: master' in name)
+
+
+@pytest.fixture
+def base():
+    with Folder() as folder:
+        yield folder
+        # Root's own state is not below XDG_STATE_HOME.
+        for state in pathlib.Path('/var/lib/yorozu/serve').glob('*') if os.geteuid() == 0 else []:
+            if any(str(folder) in path.read_text() for path in state.glob('conf/nginx.conf')) or (state / 'written').exists() and str(folder) in (state / 'written').read_text():
+                shutil.rmtree(state, ignore_errors=True)
+
+
+def site_of(base, files):
+    site = base / 'site'
+    for name, text in files.items():
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return site
+
+
+def is_gone(pids):
+    return not any(pathlib.Path(f'/proc/{pid}').exists() and ' Z ' not in pathlib.Path(f'/proc/{pid}/stat').read_text() for pid in pids)
+
+
+@pytest.mark.parametrize('name', APPLICATIONS)
+def test_an_application_is_known_served_and_keeps_its_secrets(base, name):
+    files, shown, refused = APPLICATIONS[name]
+    with Served(base, site_of(base, files)) as served:
+        assert f'yorozu: {name} in ' in served.told(), served.told()
+        for target, status, text in shown:
+            answer = get(served.port, target)
+            assert (answer.status, text in answer.content.decode()) == (status, True), (target, answer.status, answer.content)
+        for target in refused:
+            answer = get(served.port, target)
+            body = answer.content.decode()
+            # A page of the application's own may say that there is none.
+            assert answer.status in (400, 403, 404) or 'by index.php' in body or 'by doku.php' in body, (target, answer.status, body)
+            assert 'secret' not in body and 'ran' not in body, (target, body)
+
+
+@pytest.mark.parametrize('name', APPLICATIONS)
+def test_what_it_prints_is_taken_and_has_no_findings(base, name):
+    site = site_of(base, APPLICATIONS[name][0])
+    for options in ([], ['--cache', '30s']):
+        printed = subprocess.run([YOROZU, 'serve', site, '--print', '--port', str(free_port()), *options], capture_output=True, text=True, check=True).stdout
+        folder = base / f'printed{len(options)}'
+        folder.mkdir(exist_ok=True)
+        written = subprocess.run([YOROZU, 'serve', site, '--write', folder, '--port', str(free_port()), *options], capture_output=True, text=True, check=True).stdout
+        assert 'used from now on' in written
+        assert (folder / 'nginx.conf').read_text().splitlines()[0] in printed
+        tested = subprocess.run([YOROZU, '-t', '-p', f'{folder}/', '-e', 'stderr', '-c', folder / 'nginx.conf'], capture_output=True, text=True)
+        assert tested.returncode == 0 and '[warn]' not in tested.stderr, tested.stderr
+        for path in folder.iterdir():
+            path.unlink()
+
+
+def test_what_dies_is_started_again_and_a_signal_ends_all(base):
+    with Served(base, site_of(base, {'index.php': PAGE})) as served:
+        equal(get(served.port, '/').status, 200)
+        first = served.fpm()
+        os.kill(first, signal.SIGKILL)
+        until('PHP again', lambda: 'PHP-FPM is started again' in served.told(), told=served.told)
+        until('a page again', lambda: get(served.port, '/').status == 200, told=served.told)
+        pids = served.children()
+        assert first not in pids and len(pids) > 3
+        served.process.send_signal(signal.SIGINT)
+        equal(served.process.wait(SECONDS), 0)
+        assert is_gone(pids), served.told()
+
+
+def test_nothing_is_left_of_one_that_is_killed(base):
+    site = site_of(base, {'index.php': PAGE})
+    with Served(base, site) as served:
+        pids = served.children()
+        served.process.kill()
+        served.process.wait()
+        until('the end of all', lambda: is_gone(pids))
+        with Served(base, site) as again:
+            equal(get(again.port, '/').status, 200)
+
+
+def test_a_second_one_is_told_who_serves_the_folder_and_who_has_the_port(base):
+    site = site_of(base, {'index.php': PAGE})
+    with Served(base, site) as served:
+        refused = subprocess.run([YOROZU, 'serve', site], capture_output=True, text=True, env=os.environ | {'XDG_STATE_HOME': str(base / 'state')})
+        assert refused.returncode == 1
+        assert f'is served already: http://localhost:{served.port}/ by process {served.process.pid}' in refused.stderr, refused.stderr
+        other = base / 'other'
+        other.mkdir()
+        refused = subprocess.run([YOROZU, 'serve', other, '--port', str(served.port)], capture_output=True, text=True, env=os.environ | {'XDG_STATE_HOME': str(base / 'state')})
+        assert refused.returncode == 1
+        assert re.search(rf'port {served.port} is taken by yorozu \(process \d+\)', refused.stderr), refused.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root to be another user')
+def test_the_owner_of_the_folder_runs_php_and_root_never_does(base):
+    site = site_of(base, {'index.php': '<?php echo posix_getpwuid(posix_geteuid())["name"]; file_put_contents("made", "x");'})
+    user = pwd.getpwnam('games')
+    os.chown(site, user.pw_uid, user.pw_gid)
+    with Served(base, site) as served:
+        equal(get(served.port, '/').content, b'games')
+        equal((site / 'made').stat().st_uid, user.pw_uid)
+        assert 'as games' in served.told()
+    os.chown(site, 0, 0)
+    with Served(base, site) as served:
+        equal(get(served.port, '/').content.split(b'<')[0].strip()[:8], b'www-data')
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root to be another user')
+def test_any_user_serves_a_folder_of_their_own(base):
+    site = site_of(base, {'index.php': '<?php echo posix_getpwuid(posix_geteuid())["name"];'})
+    (base / 'state').mkdir()
+    user = pwd.getpwnam('games')
+    os.chown(base / 'state', user.pw_uid, user.pw_gid)
+    binary = base / 'yorozu'
+    shutil.copy(YOROZU, binary)
+    with Served(base, site, user='games', group='games', extra_groups=[]) as served:
+        equal(get(served.port, '/').content, b'games')
+        state = next((base / 'state/yorozu').iterdir())
+        equal(oct(state.stat().st_mode & 0o777), '0o700')
+
+
+def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
+    counted = '<?php if (isset($_COOKIE["own_session"])) { header("Cache-Control: private"); } echo microtime(true);'
+    site = site_of(base, {'index.php': counted})
+    twice = lambda port, **fields: get(port, '/', **fields).content == get(port, '/', **fields).content
+    with Served(base, site) as served:
+        assert 'no pages are kept' in served.told()
+        assert not twice(served.port)
+    with Served(base, site, '--cache', '30s') as served:
+        assert 'pages are kept for 30s' in served.told()
+        assert twice(served.port)
+        assert not twice(served.port, Cookie='own_session=1')
+        equal(get(served.port, '/?utm_source=x').content, get(served.port, '/').content)
+    files = APPLICATIONS['WordPress'][0] | {'index.php': '<?php echo microtime(true);'}
+    with Served(base, site_of(base, files)) as served:
+        assert 'pages are kept for 10m' in served.told() and twice(served.port)
+        assert not twice(served.port, Cookie='wordpress_logged_in_x=1')
+
+
+def test_what_was_written_is_used_and_never_overwritten(base):
+    site, written = site_of(base, {'index.php': PAGE}), base / 'own'
+    environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
+    write = lambda *more: subprocess.run([YOROZU, 'serve', site, '--write', written, '--port', str(port), *more], capture_output=True, text=True, env=environment)
+    port = free_port()
+    equal(write().returncode, 0)
+    configuration = written / 'nginx.conf'
+    configuration.write_text(configuration.read_text().replace('include refused.conf;', 'include refused.conf; location = /mine { return 200 mine; }'))
+    mine = configuration.read_text()
+    told = write('--cache', '10s').stdout
+    assert 'nginx.conf.new' in told and configuration.read_text() == mine and 'fastcgi_cache pages' in (written / 'nginx.conf.new').read_text()
+    with Served(base, site) as served:
+        assert f'as {written} says' in served.told()
+        equal(get(port, '/mine').content, b'mine')
+    with Served(base, site, '--forget') as served:
+        equal(get(served.port, '/mine').content[:10], b'page /mine')
+
+
+def test_a_reload_sees_what_the_folder_has_become(base):
+    site = site_of(base, {'index.html': 'front'})
+    with Served(base, site, '--json') as served:
+        equal(get(served.port, '/').content, b'front')
+        until('a line of the log', lambda: '"uri":"/","status":200' in served.told(), told=served.told)
+        (site / 'new.html').write_text('new')
+        served.process.send_signal(signal.SIGHUP)
+        equal(get(served.port, '/new.html').content, b'new')
+        assert served.process.poll() is None
+
+
+@pytest.mark.parametrize('args, words', [
+    (['/nothing/there'], 'No such file'), (['/etc/passwd'], 'is no folder'), (['.', '--port', 'x'], 'a number from 1 to 65535 was expected'), (['.', '--cache', 'soon'], 'a time was expected'),
+    (['.', '--listen', 'a;b'], 'an address was expected'), (['.', '--fast'], "'--fast'"), (['.', '--php', '/nothing'], 'neither a program or socket'),
+])
+def test_bad_input_is_one_line_that_says_what_was_expected(base, args, words):
+    (base / 'index.php').write_text('')
+    refused = subprocess.run([YOROZU, 'serve', *args], capture_output=True, text=True, cwd=base)
+    assert refused.returncode == 1 and words in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr
+
+
+def test_sizes_are_explained(base):
+    told = subprocess.run([YOROZU, 'serve', site_of(base, {'index.php': PAGE}), '--explain-sizes'], capture_output=True, text=True, check=True).stdout
+    assert re.search(r'pm.max_children +\d+ ', told) and re.search(r'memory= +\d+ MB', told), told
+
+
+def test_without_php_it_says_what_to_install(base):
+    site = site_of(base, {'index.php': PAGE})
+    if any(pathlib.Path('/run/php').glob('*.sock')) or any(pathlib.Path('/usr/sbin').glob('php-fpm*')):
+        pytest.skip('PHP-FPM is here')
+    refused = subprocess.run([YOROZU, 'serve', site], capture_output=True, text=True)
+    assert 'apt install php-fpm' in refused.stderr

@@ -60,12 +60,12 @@ APPLICATIONS = {
 class Served:
     """`yorozu serve` of a folder; it ends with its `with` block."""
 
-    def __init__(self, base, site, *options, **more):
+    def __init__(self, base, site, *options, program=YOROZU, **more):
         self.base, self.out = base, base / f'out-{free_port()}'
         self.port = free_port()
         own = [] if any(option.startswith('--listen') for option in options) else ['--port', str(self.port)]
         environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
-        self.process = subprocess.Popen([YOROZU, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
+        self.process = subprocess.Popen([program, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
 
     def __enter__(self):
         until('its address', lambda: 'Ctrl-C ends it' in self.told() or self.process.poll() is not None, told=self.told)
@@ -207,9 +207,9 @@ def test_any_user_serves_a_folder_of_their_own(base):
     (base / 'state').mkdir()
     user = pwd.getpwnam('games')
     os.chown(base / 'state', user.pw_uid, user.pw_gid)
-    binary = base / 'yorozu'
-    shutil.copy(YOROZU, binary)
-    with Served(base, site, user='games', group='games', extra_groups=[]) as served:
+    # Where the other user may run it.
+    binary = shutil.copy(YOROZU, base / 'yorozu')
+    with Served(base, site, program=binary, user='games', group='games', extra_groups=[]) as served:
         equal(get(served.port, '/').content, b'games')
         state = next((base / 'state/yorozu').iterdir())
         equal(oct(state.stat().st_mode & 0o777), '0o700')

@@ -1,7 +1,8 @@
 """`yorozu serve`: folders as applications have them, what strangers get of them, and how the processes end or come back."""
-import contextlib, grp, http.client, os, pathlib, pwd, re, shutil, signal, socket, subprocess, time
+import contextlib, os, pathlib, pwd, re, shutil, signal, subprocess, sys
 import pytest
-from peers import SECONDS, YOROZU, Folder, equal, free_port, get, in_group, until
+from issuer import Issuer, is_issued
+from peers import SECONDS, YOROZU, Folder, equal, free_port, get, until
 
 PAGE = '<?php echo "page ", $_SERVER["REQUEST_URI"], " by ", basename($_SERVER["SCRIPT_FILENAME"]), " path ", $_SERVER["PATH_INFO"] ?? "";'
 SECRET = '<?php echo "ran";/* secret */'
@@ -27,13 +28,13 @@ APPLICATIONS = {
         {'web/core/lib/Drupal.php': SECRET, 'web/index.php': PAGE, 'web/update.php': PAGE, 'web/core/install.php': PAGE, 'web/core/modules/node/node.module': 'secret', 'web/sites/default/settings.php': SECRET,
          'web/sites/default/files/x.php': SECRET, 'web/sites/default/files/x.jpg': 'picture', 'web/sites/default/private/x.txt': 'secret', 'web/modules/contrib/a/composer.json': 'secret', 'vendor/autoload.php': SECRET,
          'web/core/misc/drupal.js': 'script', 'web/modules/contrib/a/a.info.yml': 'secret', 'web/core/CHANGELOG.txt': 'secret'},
-        [('/', 200, 'page /'), ('/node/1', 200, 'page /node/1 by index.php'), ('/sites/default/files/x.jpg', 200, 'picture'), ('/sites/default/files/styles/thumb/a.jpg', 200, 'by index.php'), ('/update.php/selection', 200, 'by update.php'),
+        [('/', 200, 'page /'), ('/node/1', 200, 'page /node/1 by index.php'), ('/sites/default/files/x.jpg', 200, 'picture'), ('/sites/default/files/styles/thumb/a.jpg', 200, 'by index.php'), ('/update.php/selection', 200, 'by update.php'), ('/system/files/dump.sql', 200, 'by index.php'),
          ('/core/install.php', 200, 'by install.php'), ('/core/misc/drupal.js', 200, 'script')],
         ['/core/modules/node/node.module', '/sites/default/settings.php', '/sites/default/files/x.php', '/sites/default/private/x.txt', '/modules/contrib/a/composer.json', '/modules/contrib/a/a.info.yml', '/core/CHANGELOG.txt', '/core/lib/Drupal.php']),
     'MediaWiki': (
         {'load.php': PAGE, 'index.php': PAGE, 'api.php': PAGE, 'includes/WebStart.php': SECRET, 'LocalSettings.php': SECRET, 'maintenance/run.php': SECRET, 'images/a/x.png': 'picture', 'images/x.php': SECRET, 'images/deleted/x': 'secret',
          'cache/l10n.cdb': 'secret', 'vendor/autoload.php': SECRET, 'skins/Vector/a.css': 'style', 'extensions/Math/x.php': SECRET},
-        [('/', 200, 'page /'), ('/wiki/Main_Page', 200, 'page /wiki/Main_Page by index.php'), ('/wiki/C%2B%2B%3F', 200, 'by index.php'), ('/wiki/a.php', 200, 'by index.php'), ('/load.php?modules=x', 200, 'by load.php'),
+        [('/', 200, 'page /'), ('/wiki/Main_Page', 200, 'page /wiki/Main_Page by index.php'), ('/wiki/C%2B%2B%3F', 200, 'by index.php'), ('/wiki/a.php', 200, 'by index.php'), ('/wiki/error.log', 200, 'by index.php'), ('/wiki/.hidden', 200, 'by index.php'), ('/load.php?modules=x', 200, 'by load.php'),
          ('/api.php', 200, 'by api.php'), ('/images/a/x.png', 200, 'picture'), ('/skins/Vector/a.css', 200, 'style'), ('/index.php/Main', 200, 'path /Main')],
         ['/LocalSettings.php', '/includes/WebStart.php', '/maintenance/run.php', '/images/x.php', '/images/deleted/x', '/cache/l10n.cdb', '/vendor/autoload.php', '/extensions/Math/x.php']),
     'DokuWiki': (
@@ -41,6 +42,39 @@ APPLICATIONS = {
          'lib/tpl/dokuwiki/main.php': SECRET, 'lib/tpl/dokuwiki/images/logo.png': 'picture'},
         [('/', 200, 'page /'), ('/start', 200, 'page /start by doku.php'), ('/doku.php?id=start', 200, 'by doku.php'), ('/_media/a:b.png', 200, 'by fetch.php'), ('/lib/exe/css.php', 200, 'by css.php'), ('/lib/tpl/dokuwiki/images/logo.png', 200, 'picture')],
         ['/data/pages/start.txt', '/conf/users.auth.php', '/inc/init.php', '/bin/dwpage.php', '/vendor/autoload.php', '/lib/tpl/dokuwiki/main.php']),
+    'Nextcloud': (
+        {'remote.php': PAGE, 'ocs/v2.php': PAGE, 'status.php': PAGE, 'index.php': PAGE, 'cron.php': PAGE, 'public.php': PAGE, 'config/config.php': SECRET, 'data/admin/files/x.txt': 'secret', 'lib/base.php': SECRET, '3rdparty/x.php': SECRET,
+         'apps/files/js/main.js': 'script', 'core/css/a.css': 'style', 'occ': 'secret', 'db_structure.xml': 'secret', '.htaccess': 'secret', 'templates/x.php': SECRET, 'console.php': SECRET},
+        [('/', 200, 'page /'), ('/apps/files/', 200, 'by index.php'), ('/index.php/apps/files', 200, 'path /apps/files'), ('/remote.php/dav/files/ann/uploads/x.php', 200, 'path /dav/files/ann/uploads/x.php'),
+         ('/remote.php/dav/files/ann/notes.bak', 200, 'by remote.php'), ('/.well-known/carddav', 301, ''), ('/.well-known/webfinger', 301, ''), ('/status.php', 200, 'by status.php'), ('/apps/files/js/main.js', 200, 'script'),
+         ('/core/css/a.css', 200, 'style'), ('/core/preview.png?file=x', 200, 'by index.php'), ('/ocs/v2.php/cloud', 200, 'by v2.php'), ('/remote', 301, '')],
+        ['/config/config.php', '/data/admin/files/x.txt', '/lib/base.php', '/3rdparty/x.php', '/occ', '/db_structure.xml', '/.htaccess', '/templates/x.php', '/console.php']),
+    'Joomla': (
+        {'index.php': PAGE, 'administrator/index.php': PAGE, 'api/index.php': PAGE, 'libraries/src/x.php': SECRET, 'configuration.php': SECRET, 'configuration.php-dist': 'secret', 'tmp/x.php': SECRET, 'images/x.php': SECRET, 'images/x.png': 'picture',
+         'administrator/manifests/files/joomla.xml': 'secret', 'administrator/logs/error.php': SECRET, 'media/system/js/core.js': 'script', 'templates/a/index.php': SECRET, 'htaccess.txt': 'secret', 'cli/joomla.php': SECRET},
+        [('/', 200, 'page /'), ('/a-category/an-article', 200, 'page /a-category/an-article by index.php'), ('/administrator/', 200, 'page /administrator/'), ('/api/v1/content', 200, 'page /api/v1/content'), ('/images/x.png', 200, 'picture'),
+         ('/media/system/js/core.js', 200, 'script'), ('/index.php/blog', 200, 'path /blog')],
+        ['/configuration.php', '/configuration.php-dist', '/libraries/src/x.php', '/tmp/x.php', '/images/x.php', '/administrator/manifests/files/joomla.xml', '/administrator/logs/error.php', '/templates/a/index.php', '/htaccess.txt', '/cli/joomla.php']),
+    'Moodle': (
+        {'index.php': PAGE, 'pluginfile.php': PAGE, 'lib/moodlelib.php': '', 'login/index.php': PAGE, 'course/view.php': PAGE, 'composer.json': 'secret', 'lib/upgrade.txt': 'secret', 'vendor/x.php': SECRET, 'admin/environment.xml': 'secret', 'lib/db/install.xml': 'secret',
+         'mod/forum/tests/x_test.php': SECRET, 'admin/cli/cron.php': SECRET, 'theme/boost/style/moodle.css': 'style'},
+        [('/', 200, 'page /'), ('/login/', 200, 'page /login/'), ('/course/view.php?id=1', 200, 'by view.php'), ('/pluginfile.php/12/mod_x/a.pdf', 200, 'path /12/mod_x/a.pdf'), ('/theme/boost/style/moodle.css', 200, 'style')],
+        ['/composer.json', '/lib/upgrade.txt', '/vendor/x.php', '/admin/environment.xml', '/lib/db/install.xml', '/mod/forum/tests/x_test.php', '/admin/cli/cron.php']),
+    'phpMyAdmin': (
+        {'index.php': PAGE, 'url.php': PAGE, 'show_config_errors.php': PAGE, 'js/messages.php': PAGE, 'setup/index.php': SECRET, 'libraries/x.php': SECRET, 'config.inc.php': SECRET, 'sql/create_tables.sql': 'secret', 'templates/a.twig': 'secret',
+         'themes/a/style.css': 'style', 'vendor/autoload.php': SECRET},
+        [('/', 200, 'page /'), ('/index.php?route=/sql', 200, 'by index.php'), ('/js/messages.php?l=en', 200, 'by messages.php'), ('/themes/a/style.css', 200, 'style')],
+        ['/setup/index.php', '/setup/', '/libraries/x.php', '/config.inc.php', '/sql/create_tables.sql', '/templates/a.twig', '/vendor/autoload.php']),
+    'Kirby': (
+        {'index.php': PAGE, 'kirby/bootstrap.php': SECRET, 'content/home/home.txt': 'secret', 'site/accounts/x/.htpasswd': 'secret', 'site/config/config.php': SECRET, 'media/pages/a.jpg': 'picture', 'assets/a.css': 'style'},
+        [('/', 200, 'page /'), ('/blog/a-post', 200, 'page /blog/a-post'), ('/panel/login', 200, 'page /panel/login'), ('/media/pages/a.jpg', 200, 'picture'), ('/assets/a.css', 200, 'style'), ('/content/home/home.txt', 200, 'by index.php')],
+        ['/kirby/bootstrap.php', '/site/config/config.php', '/site/accounts/x/.htpasswd', '/content/home/home.txt']),
+    'Magento': (
+        {'bin/magento': '', 'app/etc/env.php': SECRET, 'index.php': SECRET, 'pub/index.php': PAGE, 'pub/static.php': PAGE, 'pub/get.php': PAGE, 'pub/cron.php': SECRET, 'pub/errors/local.xml': 'secret', 'pub/media/customer/x.jpg': 'secret', 'pub/media/x.php': SECRET,
+         'pub/media/catalog/a.jpg': 'picture', 'pub/static/frontend/a.css': 'style', 'pub/static/x.php': SECRET},
+        [('/', 200, 'page /'), ('/women/tops.html', 200, 'by index.php'), ('/static/version17/frontend/a.css', 200, 'style'), ('/static/version17/frontend/b.css', 200, 'by static.php'), ('/media/catalog/a.jpg', 200, 'picture'),
+         ('/media/catalog/b.jpg', 200, 'by get.php')],
+        ['/app/etc/env.php', '/cron.php', '/errors/local.xml', '/media/customer/x.jpg', '/media/x.php', '/static/x.php']),
     'a PHP application': (
         {'public/index.php': PAGE, 'src/App.php': SECRET, 'public/a.css': 'style', '.env': 'secret'},
         [('/', 200, 'page /'), ('/any/path', 200, 'page /any/path'), ('/a.css', 200, 'style')],
@@ -63,7 +97,7 @@ class Served:
     def __init__(self, base, site, *options, program=YOROZU, **more):
         self.base, self.out = base, base / f'out-{free_port()}'
         self.port = free_port()
-        own = [] if any(option.startswith('--listen') for option in options) else ['--port', str(self.port)]
+        own = [] if {'--listen', '--domain'} & set(options) and '--tls' not in options else ['--port', str(self.port)]
         environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
         self.process = subprocess.Popen([program, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
 
@@ -247,6 +281,9 @@ def test_what_was_written_is_used_and_never_overwritten(base):
     with Served(base, site) as served:
         assert f'as {written} says' in served.told()
         equal(get(port, '/mine').content, b'mine')
+    configuration.chmod(0o666)
+    refused = subprocess.run([YOROZU, 'serve', site], capture_output=True, text=True, env=environment)
+    assert refused.returncode == 1 and 'can be changed by others' in refused.stderr, refused.stderr
     with Served(base, site, '--forget') as served:
         equal(get(served.port, '/mine').content[:10], b'page /mine')
 
@@ -264,7 +301,8 @@ def test_a_reload_sees_what_the_folder_has_become(base):
 
 @pytest.mark.parametrize('args, words', [
     (['/nothing/there'], 'No such file'), (['/etc/passwd'], 'is no folder'), (['.', '--port', 'x'], 'a number from 1 to 65535 was expected'), (['.', '--cache', 'soon'], 'a time was expected'),
-    (['.', '--listen', 'a;b'], 'an address was expected'), (['.', '--fast'], "'--fast'"), (['.', '--php', '/nothing'], 'neither a program or socket'),
+    (['.', '--listen', 'a;b'], 'an address was expected'), (['.', '--domain', 'a b'], 'a name was expected'), (['.', '--tls', 'on'], '"internal" was expected'), (['.', '--issuer', 'https://x/'], 'needs "--domain"'),
+    (['.', '--domain', 'shop.test', '--port', '81'], 'takes the ports 80 and 443'), (['.', '--fast'], "'--fast'"), (['.', '--php', '/nothing'], 'neither a program or socket'),
 ])
 def test_bad_input_is_one_line_that_says_what_was_expected(base, args, words):
     (base / 'index.php').write_text('')
@@ -283,3 +321,56 @@ def test_without_php_it_says_what_to_install(base):
         pytest.skip('PHP-FPM is here')
     refused = subprocess.run([YOROZU, 'serve', site], capture_output=True, text=True)
     assert 'apt install php-fpm' in refused.stderr
+
+
+def curl(*words):
+    done = subprocess.run(['curl', '-s', '--max-time', '60', '-w', ' %{http_code} %{http_version}', *map(str, words)], capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def test_https_is_by_an_authority_of_its_own_for_its_names_alone(base):
+    site = site_of(base, {'index.php': '<?php echo $_SERVER["HTTPS"] ?? "plain";'})
+    with Served(base, site, '--tls', 'internal', '--domain', 'shop.test') as served:
+        secure = int(re.search(r'https://shop.test:(\d+)/', served.told())[1])
+        authority = re.search(r'import (\S+authority.crt)', served.told())[1]
+        equal(curl('--cacert', authority, f'https://localhost:{secure}/'), (0, 'on 200 2'))
+        equal(curl('--cacert', authority, '--resolve', f'shop.test:{secure}:127.0.0.1', f'https://shop.test:{secure}/'), (0, 'on 200 2'))
+        equal(curl('--cacert', authority, f'https://127.0.0.1:{secure}/')[0], 0)
+        assert curl(f'https://localhost:{secure}/')[0] == 60, 'the system does not know it'
+        equal(curl(f'http://localhost:{served.port}/'), (0, 'plain 200 1.1'))
+        key = pathlib.Path(authority).with_name('authority.key')
+        equal(oct(key.stat().st_mode & 0o777), '0o600')
+        first = pathlib.Path(authority).read_text()
+    with Served(base, site, '--tls', 'internal', '--domain', 'shop.test'):
+        equal(pathlib.Path(authority).read_text(), first)
+    with Served(base, site, '--tls', 'internal'):
+        assert pathlib.Path(authority).read_text() != first, 'one for other names'
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root for a network of its own')
+def test_a_domain_gets_its_certificate_and_http_leads_to_https(base):
+    done = subprocess.run(['unshare', '--net', '--mount', sys.executable, '-B', __file__, str(base)], capture_output=True, text=True, env=os.environ | {'YOROZU': YOROZU})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def in_a_network_of_its_own(base):
+    """Names that lead here, an issuer whose certificate the system trusts, and the ports 80 and 443."""
+    subprocess.run(['ip', 'link', 'set', 'lo', 'up'], check=True)
+    (base / 'hosts').write_text('127.0.0.1 localhost shop.test www.shop.test\n')
+    subprocess.run(['mount', '--bind', base / 'hosts', '/etc/hosts'], check=True)
+    site = site_of(base, {'index.php': '<?php echo $_SERVER["HTTPS"] ?? "plain";'})
+    with Issuer(base, 80, 443) as issuer:
+        subprocess.run(['mount', '--bind', issuer.certificate, '/etc/ssl/certs/ca-certificates.crt'], check=True)
+        url = f'https://localhost:{issuer.port}/dir'
+        refused = subprocess.run([YOROZU, 'serve', site, '--domain', 'nothing.test', '--issuer', url], capture_output=True, text=True)
+        assert refused.returncode == 1 and '"nothing.test" has no address' in refused.stderr, refused.stderr
+        with Served(base, site, '--domain', 'shop.test', '--domain', 'www.shop.test', '--issuer', url, '--contact', 'ann@shop.test') as served:
+            until('the certificate', lambda: is_issued(443, 'www.shop.test', issuer.root()), told=served.told)
+            answer = get(80, '/a?b=1', Host='shop.test')
+            equal((answer.status, answer.headers['Location']), (301, 'https://shop.test/a?b=1'))
+            equal(curl('--cacert', issuer.root(), 'https://shop.test/'), (0, 'on 200 2'))
+            assert 'https://shop.test/' in served.told() and 'terms are accepted' in served.told()
+
+
+if __name__ == '__main__':
+    in_a_network_of_its_own(pathlib.Path(sys.argv[1]))

@@ -13,6 +13,7 @@
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
 
+pub mod authority;
 pub mod certificate;
 pub mod challenges;
 mod client;

@@ -31,6 +31,8 @@ pub mod modules;
 pub mod phases;
 pub mod process;
 
+pub use yorozu_acme::authority;
+
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -2,28 +2,19 @@
 //! PHP-FPM and the server running.
 
 mod application;
+mod https;
+mod listen;
 mod php;
+mod plan;
 mod sizes;
 mod supervise;
 mod text;
 
-use application::Found;
 use lexopt::prelude::*;
-use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Group, Uid, User};
-use php::Php;
-use sizes::{Machine, Sizes};
+use plan::Plan;
 use std::ffi::OsString;
 use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{IsTerminal as _, Seek as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use supervise::{Ended, PHP, Process, SERVER, Supervisor};
-use text::{Site, Worker};
 
 /// The text of `yorozu serve -h`.
 pub(crate) const HELP: &str = "\
@@ -34,6 +25,10 @@ folder's owner, and sizes both to the machine. Ctrl-C ends all of it.
 
 Options:
   --port N          : port (default: 8080, the next free one if that is taken)
+  --domain NAME     : the site's name, for which a certificate is ordered: ports 80 and 443; may be repeated
+  --tls internal    : HTTPS by an authority of the site's own, on the port behind --port
+  --issuer URL      : who gives certificates (default: Let's Encrypt)
+  --contact EMAIL   : where the issuer may write to
   --listen ADDRESS  : where to listen, as \"listen\" has it (default: this machine alone); may be repeated
   --cache TIME      : keeps pages for visitors without a session that long; off: keeps none
   --php WHERE       : a PHP-FPM to start (a program), or one that runs (a socket, an address)
@@ -43,13 +38,6 @@ Options:
   --forget          : no longer uses what --write wrote
   --explain-sizes   : prints each size with its reason and ends
 ";
-
-/// The port that is tried first.
-const PORT: u16 = 8080;
-/// How many are tried after it.
-const PORTS: u16 = 20;
-/// Longest path of a socket (unix(7)).
-const SOCKET_PATH_MAX: usize = 107;
 
 /// What is to be done with the configuration.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -69,6 +57,11 @@ pub(crate) struct Serve {
     folder: Option<PathBuf>,
     port: Option<u16>,
     listens: Vec<String>,
+    domains: Vec<String>,
+    /// Whether HTTPS is by an authority of the site's own.
+    is_internal: bool,
+    issuer: Option<String>,
+    contact: Option<String>,
     cache: Option<String>,
     php: Option<String>,
     is_json: bool,
@@ -89,6 +82,10 @@ impl Serve {
                 Short('h' | '?') | Long("help") => return Ok(None),
                 Long("port") => serve.port = Some(port(&text(parser)?)?),
                 Long("listen") => serve.listens.push(listen(text(parser)?)?),
+                Long("domain") => serve.domains.push(domain(&text(parser)?)?),
+                Long("tls") => serve.is_internal = is_internal(&text(parser)?)?,
+                Long("issuer") => serve.issuer = Some(text(parser)?),
+                Long("contact") => serve.contact = Some(text(parser)?),
                 Long("cache") => serve.cache = Some(time(text(parser)?)?),
                 Long("php") => serve.php = Some(text(parser)?),
                 Long("json") => serve.is_json = true,
@@ -104,12 +101,29 @@ impl Serve {
                 other => return Err(other.unexpected().to_string()),
             }
         }
-        if serve.port.is_some() && !serve.listens.is_empty() {
-            return Err(
-                "\"--port\" and \"--listen\" say the same: one of them is enough".to_owned()
-            );
-        }
+        serve.fit_together()?;
         Ok(Some(serve))
+    }
+
+    fn fit_together(&self) -> Result<(), String> {
+        let is_issued = !self.domains.is_empty() && !self.is_internal;
+        let needs = |what: &str| {
+            format!("\"{what}\" needs \"--domain\", the name that a certificate is for")
+        };
+        match self {
+            Self { port: Some(_), listens, .. } if !listens.is_empty() => {
+                Err("\"--port\" and \"--listen\" say the same: one of them is enough".to_owned())
+            }
+            Self { port: Some(_), .. } if is_issued => {
+                Err("\"--domain\" takes the ports 80 and 443: \"--port\" is for a site without one".to_owned())
+            }
+            Self { listens, .. } if !listens.is_empty() && (is_issued || self.is_internal) => {
+                Err("\"--listen\" is for a site without HTTPS: write a configuration with \"--write\", and change that".to_owned())
+            }
+            Self { issuer: Some(_), .. } if !is_issued => Err(needs("--issuer")),
+            Self { contact: Some(_), .. } if !is_issued => Err(needs("--contact")),
+            _ => Ok(()),
+        }
     }
 
     /// Does it, until it is told to end.
@@ -122,18 +136,12 @@ impl Serve {
         }
         let folder = self.folder.as_deref().unwrap_or_else(|| Path::new("."));
         let folder = readable(folder)?;
-        let found = application::look(&folder);
-        let php =
-            if found.application.runs_php() { Some(php::find(self.php.as_deref())?) } else { None };
-        let state = state(&folder);
-        let machine = Machine::look();
-        let plan =
-            Plan { serve: self, worker: worker(&folder)?, folder, found, php, state, machine };
+        let plan = Plan::of(self, folder)?;
         match &self.task {
             Task::Child(_) => unreachable!("done before"),
             Task::Print => plan.print(),
             Task::ExplainSizes => {
-                print!("{}", plan.sizes().explained(machine, plan.process()));
+                print!("{}", plan.explained_sizes());
                 Ok(())
             }
             Task::Write(folder) => plan.write_for_good(folder),
@@ -165,6 +173,29 @@ fn listen(text: String) -> Result<String, String> {
     }
 }
 
+fn domain(text: &str) -> Result<String, String> {
+    let is_label = |label: &str| {
+        let is_plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_plain
+            && (1..64).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if text.split('.').all(is_label) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(format!("--domain \"{text}\": a name was expected, such as shop.example.com"))
+    }
+}
+
+fn is_internal(text: &str) -> Result<bool, String> {
+    if text == "internal" {
+        Ok(true)
+    } else {
+        Err(format!("--tls \"{text}\": \"internal\" was expected"))
+    }
+}
+
 fn time(text: String) -> Result<String, String> {
     let is_time = text == "off"
         || yorozu_conf::value::time(text.as_bytes()).is_some_and(|time| !time.is_zero());
@@ -191,392 +222,6 @@ fn readable(folder: &Path) -> Result<PathBuf, String> {
         ));
     }
     Ok(whole)
-}
-
-/// Where sockets, pages and what was measured are kept: for root below /var/lib, else below the user's own state folder.
-fn state(folder: &Path) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    folder.hash(&mut hasher);
-    let name = folder
-        .file_name()
-        .map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
-    let name: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(24).collect();
-    let name = format!("{name}-{:08x}", hasher.finish() >> 32);
-    if Uid::effective().is_root() {
-        return Path::new("/var/lib/yorozu/serve").join(name);
-    }
-    let base =
-        std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || {
-        Path::new(&std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".local/state")
-    };
-    base.unwrap_or_else(home).join("yorozu").join(name)
-}
-
-/// Who the server and PHP are where root starts them: the folder's owner, who is not root.
-fn worker(folder: &Path) -> Result<Option<Worker>, String> {
-    if !Uid::effective().is_root() {
-        return Ok(None);
-    }
-    let metadata = fs::metadata(folder).map_err(|why| why.to_string())?;
-    let owner = User::from_uid(Uid::from_raw(metadata.uid())).ok().flatten();
-    let owner = owner.filter(|user| !user.uid.is_root());
-    let other =
-        || ["www-data", "daemon"].iter().find_map(|name| User::from_name(name).ok().flatten());
-    let user = owner.or_else(other).ok_or(
-        "there is no user but root: make one (adduser --system site), and give it the folder",
-    )?;
-    let group = Group::from_gid(Gid::from_raw(user.gid.as_raw())).ok().flatten();
-    let group = group.map_or_else(|| user.gid.to_string(), |group| group.name);
-    Ok(Some(Worker { user: user.name, group }))
-}
-
-/// Who has a port of this machine: a program's name and process.
-fn holder(port: u16) -> Option<String> {
-    let socket_of = |text: String| {
-        let wanted = format!(":{port:04X}");
-        text.lines().skip(1).find_map(|line| {
-            let fields: Vec<_> = line.split_whitespace().collect();
-            let is_it = fields.get(1)?.ends_with(&wanted) && fields.get(3) == Some(&"0A");
-            is_it.then(|| fields.get(9).map(|inode| format!("socket:[{inode}]"))).flatten()
-        })
-    };
-    let socket = ["/proc/net/tcp", "/proc/net/tcp6"]
-        .iter()
-        .find_map(|file| fs::read_to_string(file).ok().and_then(socket_of))?;
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let has_it = |process: &PathBuf| {
-        let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        links
-            .filter_map(|link| fs::read_link(link.path()).ok())
-            .any(|to| to.as_os_str() == &*socket)
-    };
-    let mut holders = processes
-        .filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().parse::<u32>().is_ok())
-        })
-        .filter(has_it);
-    let process = holders.next()?;
-    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-    Some(format!("{} (process {})", name.trim(), process.file_name()?.to_string_lossy()))
-}
-
-/// Everything that is known of the site.
-struct Plan<'a> {
-    serve: &'a Serve,
-    folder: PathBuf,
-    found: Found,
-    php: Option<Php>,
-    state: PathBuf,
-    worker: Option<Worker>,
-    machine: Machine,
-}
-
-impl Plan<'_> {
-    /// What a process of PHP takes: as it was measured, else as is usual.
-    fn process(&self) -> Option<sizes::Process> {
-        let known = fs::read_to_string(self.state.join("process-kb")).ok();
-        let known = known.and_then(|text| text.trim().parse::<u64>().ok());
-        self.php.as_ref().map(|_| match known {
-            Some(kb) => sizes::Process { mb: kb.div_ceil(1024).max(1), is_measured: true },
-            None => sizes::Process { mb: self.found.application.process_mb, is_measured: false },
-        })
-    }
-
-    fn sizes(&self) -> Sizes {
-        Sizes::of(self.machine, self.process())
-    }
-
-    fn pages(&self) -> Option<&str> {
-        text::pages(self.serve.cache.as_deref(), self.found.application.pages)
-    }
-
-    fn files(&self, listens: &[String]) -> Vec<(&'static str, String)> {
-        let site = Site {
-            folder: &self.folder,
-            found: &self.found,
-            php: self.php.as_ref(),
-            sizes: self.sizes(),
-            cores: self.machine.cores,
-            state: &self.state,
-            worker: self.worker.as_ref(),
-            listens,
-            pages: self.pages(),
-            is_json: self.serve.is_json,
-        };
-        site.files()
-    }
-
-    /// Where to listen, and the port of that for a URL; the next one for a port that is taken, unless it was asked for.
-    fn listens(&self) -> Result<Vec<String>, String> {
-        if !self.serve.listens.is_empty() {
-            return Ok(self.serve.listens.clone());
-        }
-        let is_free = |port: u16| TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port)));
-        let first = self.serve.port.unwrap_or(PORT);
-        let port = match is_free(first) {
-            Ok(_) => first,
-            Err(why) if why.kind() == std::io::ErrorKind::AddrInUse => {
-                let who = holder(first).unwrap_or_else(|| "another program".to_owned());
-                let mut others = first + 1..=first.saturating_add(PORTS);
-                match others.find(|port| self.serve.port.is_none() && is_free(*port).is_ok()) {
-                    Some(other) => {
-                        eprintln!(
-                            "yorozu: [notice] port {first} is taken by {who}: port {other} is used"
-                        );
-                        other
-                    }
-                    None => return Err(format!("port {first} is taken by {who}")),
-                }
-            }
-            Err(why) => return Err(format!("port {first} cannot be used: {why}")),
-        };
-        let has_v6 = TcpListener::bind(format!("[::1]:{port}")).is_ok();
-        let mut listens = vec![format!("127.0.0.1:{port}")];
-        listens.extend(has_v6.then(|| format!("[::1]:{port}")));
-        Ok(listens)
-    }
-
-    fn print(&self) -> Result<(), String> {
-        let listens = self.listens()?;
-        let mut out = std::io::stdout().lock();
-        for (name, text) in self.files(&listens) {
-            if matches!(name, "mime.types" | "fastcgi_params") {
-                continue;
-            }
-            writeln!(out, "# configuration file {name}:\n{}", text.trim_end())
-                .map_err(|why| why.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// Leaves the configuration in a folder, which is used from then on. What is there stays as it is.
-    fn write_for_good(&self, folder: &Path) -> Result<(), String> {
-        let failed = |why: std::io::Error| format!("\"{}\": {why}", folder.display());
-        fs::create_dir_all(folder).map_err(failed)?;
-        let whole = fs::canonicalize(folder).map_err(failed)?;
-        let mut differ = Vec::new();
-        for (name, text) in self.files(&self.listens()?) {
-            let path = whole.join(name);
-            match fs::read_to_string(&path) {
-                Ok(there) if there == text => {}
-                Ok(_) => {
-                    let new = whole.join(format!("{name}.new"));
-                    fs::write(&new, text).map_err(failed)?;
-                    differ.push(name);
-                }
-                Err(_) => fs::write(&path, text).map_err(failed)?,
-            }
-        }
-        make_state(&self.state)?;
-        fs::write(self.state.join("written"), whole.as_os_str().as_encoded_bytes())
-            .map_err(failed)?;
-        println!(
-            "{}: used from now on by \"yorozu serve {}\"",
-            whole.display(),
-            self.folder.display()
-        );
-        for name in differ {
-            println!(
-                "{name} is another one there, and was not changed: this version's is {name}.new beside it (diff -u {0}/{name} {0}/{name}.new)",
-                whole.display()
-            );
-        }
-        Ok(())
-    }
-
-    /// The folder that `--write` left, if it did.
-    fn written(&self) -> Option<PathBuf> {
-        let file = self.state.join("written");
-        if self.serve.forgets {
-            let _ = fs::remove_file(&file);
-        }
-        let folder = PathBuf::from(fs::read_to_string(file).ok()?);
-        folder.join("nginx.conf").is_file().then_some(folder)
-    }
-
-    fn serve(&self) -> Result<(), String> {
-        make_state(&self.state)?;
-        let socket = self.state.join("php.sock");
-        if socket.as_os_str().len() > SOCKET_PATH_MAX {
-            return Err(format!(
-                "\"{}\" is too long for a socket's path: set XDG_STATE_HOME to a shorter one",
-                socket.display()
-            ));
-        }
-        let lock = supervise::lock(&self.state.join("lock"));
-        let mut lock =
-            lock.map_err(|who| format!("\"{}\" is served already: {who}", self.folder.display()))?;
-        let written = self.written();
-        let listens = match &written {
-            Some(folder) => listens_of(folder),
-            None => self.listens()?,
-        };
-        let folder = written.clone().unwrap_or_else(|| self.state.join("conf"));
-        if written.is_none() {
-            self.write(&folder, &listens)?;
-        }
-        let url = url(&listens);
-        let _ = lock.set_len(0).and_then(|()| lock.rewind());
-        let _ = writeln!(lock, "{url} by process {}", std::process::id());
-        let mut supervisor = Supervisor::new(self.processes(&folder)?)?;
-        let address = probe(&listens);
-        let is_up = supervisor.start(|name| match name {
-            PHP => UnixStream::connect(&socket).is_ok(),
-            _ => address.is_none_or(|address| {
-                TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
-            }),
-        })?;
-        if !is_up {
-            return Ok(());
-        }
-        self.introduce(&url, written.as_deref());
-        let measured = self.state.join("process-kb");
-        while supervisor.run(|fpm| remember(fpm, &measured)) == Ended::Reload {
-            if written.is_none() {
-                let plan = Plan {
-                    serve: self.serve,
-                    folder: self.folder.clone(),
-                    found: application::look(&self.folder),
-                    php: self.php.clone(),
-                    state: self.state.clone(),
-                    worker: self.worker.clone(),
-                    machine: Machine::look(),
-                };
-                plan.write(&folder, &listens)?;
-            }
-            supervisor.reload();
-        }
-        drop(supervisor);
-        Ok(())
-    }
-
-    fn write(&self, folder: &Path, listens: &[String]) -> Result<(), String> {
-        let failed = |why: std::io::Error| format!("\"{}\": {why}", folder.display());
-        fs::create_dir_all(folder).map_err(failed)?;
-        self.files(listens)
-            .into_iter()
-            .try_for_each(|(name, text)| fs::write(folder.join(name), text))
-            .map_err(failed)
-    }
-
-    fn processes(&self, folder: &Path) -> Result<Vec<Process>, String> {
-        let mut processes = Vec::new();
-        if let Some(Php::Own { program, .. }) = &self.php {
-            let args = [
-                "--nodaemonize".into(),
-                "--fpm-config".into(),
-                folder.join("php-fpm.conf").into_os_string(),
-            ];
-            processes.push(Process::new(PHP, program, args.to_vec(), Signal::SIGUSR2));
-        }
-        let own = std::env::current_exe().map_err(|why| why.to_string())?;
-        let mut prefix = folder.as_os_str().to_owned();
-        prefix.push("/");
-        let args = [
-            "-p".into(),
-            prefix,
-            "-e".into(),
-            "stderr".into(),
-            "-c".into(),
-            folder.join("nginx.conf").into_os_string(),
-            "-g".into(),
-            "daemon off;".into(),
-        ];
-        processes.push(Process::new(SERVER, &own, args.to_vec(), Signal::SIGHUP));
-        Ok(processes)
-    }
-
-    /// Says what was found, and where it is served.
-    fn introduce(&self, url: &str, written: Option<&Path>) {
-        let strong =
-            if std::io::stderr().is_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-        let root = self
-            .found
-            .root
-            .strip_prefix(&self.folder)
-            .ok()
-            .filter(|root| !root.as_os_str().is_empty());
-        let root = root.map_or_else(String::new, |root| {
-            format!(", of which visitors see {}/", root.display())
-        });
-        eprintln!("yorozu: {} in {}{root}", self.found.application.name, self.folder.display());
-        match &self.php {
-            Some(Php::Own { version, .. }) => eprintln!(
-                "yorozu: PHP {version}, up to {} processes{}",
-                self.sizes().children,
-                self.worker.as_ref().map_or_else(String::new, |it| format!(" as {}", it.user))
-            ),
-            Some(Php::Running(address)) => eprintln!("yorozu: PHP at {address}"),
-            None => {}
-        }
-        match (&self.php, self.pages()) {
-            (Some(_), Some(time)) => eprintln!(
-                "yorozu: pages are kept for {time} for visitors without a login or a session (--cache off: not at all)"
-            ),
-            (Some(_), None) => eprintln!(
-                "yorozu: no pages are kept; --cache 30s keeps those for visitors without a session, who may see one that is 30 seconds old"
-            ),
-            (None, _) => {}
-        }
-        if let Some(folder) = written {
-            eprintln!("yorozu: as {} says (--forget: as this version would)", folder.display());
-        }
-        eprintln!("yorozu: {}{url}{} - Ctrl-C ends it", strong.0, strong.1);
-    }
-}
-
-/// Where the configuration of a folder listens.
-fn listens_of(folder: &Path) -> Vec<String> {
-    let text = fs::read_to_string(folder.join("nginx.conf")).unwrap_or_default();
-    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("listen "));
-    let words = lines.filter_map(|rest| rest.split([' ', ';']).find(|word| !word.is_empty()));
-    words.map(str::to_owned).collect()
-}
-
-fn make_state(state: &Path) -> Result<(), String> {
-    let failed = |why: std::io::Error| format!("\"{}\": {why}", state.display());
-    fs::create_dir_all(state.join("tmp")).map_err(failed)?;
-    let mode = if Uid::effective().is_root() { 0o755 } else { 0o700 };
-    fs::set_permissions(state, fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-/// Keeps the size of the largest process of PHP for the next start or reload.
-fn remember(fpm: nix::unistd::Pid, file: &Path) {
-    let Some(kb) = supervise::largest_child(fpm) else { return };
-    let known = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    // Processes that have done little yet say little.
-    if known.is_none_or(|known| kb > known) {
-        let _ = fs::write(file, kb.to_string());
-    }
-}
-
-/// An address that answers when the site does; none for a socket of a file.
-fn probe(listens: &[String]) -> Option<SocketAddr> {
-    let first = listens.first()?;
-    let (host, port) = match first.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().ok()?),
-        None => match first.parse::<u16>() {
-            Ok(port) => ("*", port),
-            Err(_) => (&**first, 80),
-        },
-    };
-    match host.trim_matches(['[', ']']) {
-        "*" | "0.0.0.0" | "::" | "localhost" => Some(SocketAddr::from(([127, 0, 0, 1], port))),
-        host => Some(SocketAddr::new(host.parse().ok()?, port)),
-    }
-}
-
-fn url(listens: &[String]) -> String {
-    match probe(listens) {
-        Some(address) if address.port() == 80 => "http://localhost/".to_owned(),
-        Some(address) if address.ip().is_loopback() => {
-            format!("http://localhost:{}/", address.port())
-        }
-        Some(address) => format!("http://{address}/"),
-        None => listens.first().cloned().unwrap_or_default(),
-    }
 }
 
 #[cfg(test)]
@@ -616,19 +261,6 @@ mod tests {
         ] {
             let refused = parsed(args).expect_err("refused");
             assert!(refused.contains(words), "{args:?}: {refused}");
-        }
-    }
-
-    #[test]
-    fn urls_are_those_a_person_opens() {
-        for (listen, url_of) in [
-            ("127.0.0.1:8080", "http://localhost:8080/"),
-            ("80", "http://localhost/"),
-            ("0.0.0.0:81", "http://localhost:81/"),
-            ("[::]:8080", "http://localhost:8080/"),
-            ("192.0.2.1:8080", "http://192.0.2.1:8080/"),
-        ] {
-            assert_eq!(url(&[listen.to_owned()]), url_of);
         }
     }
 }

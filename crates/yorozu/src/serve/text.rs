@@ -4,7 +4,7 @@ use super::application::{Found, Pages};
 use super::php::Php;
 use super::sizes::Sizes;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files beside `nginx.conf` that are the same for every site.
 const COMMON: [(&str, &str); 5] = [
@@ -25,6 +25,19 @@ pub(super) struct Worker {
     pub(super) group: String,
 }
 
+/// Where certificates come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Tls {
+    None,
+    /// By an authority of the site's own: `site.crt` and `site.key` in this folder.
+    Own(PathBuf),
+    /// By an issuer: the URL of its directory, and whom it may write to.
+    Issued {
+        directory: String,
+        contact: Option<String>,
+    },
+}
+
 /// All that a site's configuration says.
 pub(super) struct Site<'a> {
     pub(super) folder: &'a Path,
@@ -37,6 +50,11 @@ pub(super) struct Site<'a> {
     pub(super) worker: Option<&'a Worker>,
     /// `listen` lines' addresses.
     pub(super) listens: &'a [String],
+    /// Those of `listen` lines with TLS.
+    pub(super) secure: &'a [String],
+    /// Names of the site; any, if there are none.
+    pub(super) names: &'a [String],
+    pub(super) tls: &'a Tls,
     /// How long pages are kept; `None`: not at all.
     pub(super) pages: Option<&'a str>,
     pub(super) is_json: bool,
@@ -97,16 +115,68 @@ fastcgi_cache_status on;
         out
     }
 
+    /// The lines of `http` about an issuer, and the server that leads to HTTPS what comes without it.
+    fn issuer_lines(&self) -> String {
+        let Tls::Issued { directory, contact } = self.tls else { return String::new() };
+        let contact =
+            contact.as_ref().map_or_else(String::new, |to| format!("    contact {};\n", word(to)));
+        let listens: String = self.listens.iter().map(|it| format!("    listen {it};\n")).collect();
+        format!(
+            "acme_issuer issuer {{\n    uri {};\n{contact}    state_path {}/certificates;\n    accept_terms_of_service;\n}}\n\
+             server {{\n{listens}    server_name {};\n    access_log off;\n    return 301 https://$host$request_uri;\n}}\n",
+            word(directory),
+            self.state.display(),
+            self.names.join(" "),
+        )
+    }
+
+    /// The lines of the site's server about where it listens.
+    fn listen_lines(&self) -> String {
+        let plain = self.listens.iter().filter(|_| !matches!(self.tls, Tls::Issued { .. }));
+        let mut lines: Vec<_> = plain.map(|it| format!("listen {it};")).collect();
+        if *self.tls == Tls::None {
+            return lines.join("\n");
+        }
+        for address in self.secure {
+            lines.push(format!("listen {address} ssl;"));
+            lines.push(format!("listen {address} quic reuseport;"));
+        }
+        lines.push("http2 on;".to_owned());
+        let port = self.secure.first().map_or("443", |it| it.rsplit(':').next().unwrap_or("443"));
+        lines.push(format!("add_header Alt-Svc 'h3=\":{port}\"; ma=86400';"));
+        lines.extend(match self.tls {
+            Tls::Own(folder) => {
+                let file = |name: &str| word(&folder.join(name).display().to_string());
+                vec![
+                    format!("ssl_certificate {};", file("site.crt")),
+                    format!("ssl_certificate_key {};", file("site.key")),
+                ]
+            }
+            _ => vec![
+                "acme_certificate issuer;".to_owned(),
+                "ssl_certificate $acme_certificate;".to_owned(),
+                "ssl_certificate_key $acme_certificate_key;".to_owned(),
+            ],
+        });
+        lines.push("ssl_session_cache shared:tls:10m;".to_owned());
+        lines.join("\n")
+    }
+
     /// `nginx.conf`
     pub(super) fn server(&self) -> String {
         let name = self.found.application.name;
         let what = format!("{name} in {}", self.folder.display());
         let user = self.worker.map(|it| format!("user {} {};", word(&it.user), word(&it.group)));
-        let listens: Vec<_> = self.listens.iter().map(|it| format!("listen {it};")).collect();
+        let names = match self.names {
+            [] => String::new(),
+            names => format!("        server_name {};\n", names.join(" ")),
+        };
         // A path that is no file goes to the front script, if there is one.
         let has_front = self.found.root.join("index.php").is_file();
         let fallback = if has_front { "/index.php?$query_string" } else { "=404" };
         let rules = self.found.application.rules.replace("$fallback", fallback);
+        let refuses = self.found.application.refuses_names;
+        let refused = if refuses { "        include refused.conf;\n\n" } else { "" };
         let state = self.state.display().to_string();
         let mut text = FRAME.to_owned();
         for (mark, value) in [
@@ -119,8 +189,11 @@ fastcgi_cache_status on;
             ("@LOG@", if self.is_json { "json".to_owned() } else { "people".to_owned() }),
             ("@UPLOAD@", format!("{UPLOAD_MB}m")),
             ("@PHP@", indented(&self.php_lines(), 4)),
-            ("@LISTEN@", indented(&listens.join("\n"), 8)),
+            ("@ISSUER@\n", indented(&self.issuer_lines(), 4)),
+            ("@LISTEN@", indented(&self.listen_lines(), 8)),
+            ("@NAMES@\n", names),
             ("@ROOT@", word(&self.found.root.display().to_string())),
+            ("@REFUSED@\n", refused.to_owned()),
             ("@RULES@", indented(&rules, 8)),
         ] {
             text = text.replace(mark, &value);

@@ -64,10 +64,12 @@ def aliased(path):
 
 def words(name, args, upstreams):
     """What a directive says here; `None`: nothing."""
+    if not args:
+        return None if name in SINGLE or name in LEFT_OUT or name == 'include' else args
     if name == 'include':
         base = args[0].rpartition('/')[2]
         return [f'snippets/{base}' if base.startswith('fastcgi-') else base] if base in INCLUDED else None
-    if name in LEFT_OUT or not args and name in SINGLE:
+    if name in LEFT_OUT:
         return None
     if name in SINGLE and not (name == 'ssl_client_certificate' and args[0] == 'off'):
         return [SINGLE[name]]

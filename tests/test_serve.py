@@ -1,8 +1,8 @@
 """`yorozu serve`: folders as applications have them, what strangers get of them, and how the processes end or come back."""
-import contextlib, os, pathlib, pwd, re, shutil, signal, subprocess, sys
+import concurrent.futures, contextlib, os, pathlib, pwd, re, shutil, signal, subprocess, sys
 import pytest
 from issuer import Issuer, is_issued
-from peers import SECONDS, YOROZU, Folder, equal, free_port, get, until
+from peers import SECONDS, YOROZU, Folder, equal, free_port, get, listens, until
 
 PAGE = '<?php echo "page ", $_SERVER["REQUEST_URI"], " by ", basename($_SERVER["SCRIPT_FILENAME"]), " path ", $_SERVER["PATH_INFO"] ?? "";'
 SECRET = '<?php echo "ran";/* secret */'
@@ -297,6 +297,25 @@ def test_a_reload_sees_what_the_folder_has_become(base):
         served.process.send_signal(signal.SIGHUP)
         equal(get(served.port, '/new.html').content, b'new')
         assert served.process.poll() is None
+
+
+def test_neither_a_reload_nor_the_end_loses_a_request(base):
+    site = site_of(base, {'index.php': '<?php if (isset($_GET["slow"])) { touch("begun"); while (!file_exists("go")) { usleep(10000); clearstatcache(); } } echo "whole";'})
+    site.chmod(0o777)
+    with Served(base, site) as served:
+        for ask_to in signal.SIGHUP, signal.SIGTERM:
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                slow = pool.submit(get, served.port, '/?slow=1')
+                until('its begin', (site / 'begun').exists)
+                idle = set(served.children(served.fpm()))
+                served.process.send_signal(ask_to)
+                # It is heard: PHP's processes that have nothing to do go, or no client is taken any more.
+                is_heard = (lambda: idle - set(served.children(served.fpm()))) if ask_to == signal.SIGHUP else (lambda: not listens(served.port))
+                until('the signal', is_heard, told=served.told)
+                (site / 'go').touch()
+                equal(slow.result().content, b'whole')
+            (site / 'begun').unlink()
+            (site / 'go').unlink()
 
 
 @pytest.mark.parametrize('args, words', [

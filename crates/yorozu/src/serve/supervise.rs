@@ -245,10 +245,11 @@ fn look_after(process: &mut Process) -> Duration {
 }
 
 impl Drop for Supervisor {
-    /// Ends all of them, the last that was started first: the server finishes what it has begun while PHP is there.
+    /// Ends all of them, the last that was started first: PHP is there as long as the server has requests for it.
     fn drop(&mut self) {
         for process in self.processes.iter_mut().rev() {
-            process.signal(Signal::SIGTERM);
+            // What has begun is finished, by the server and by PHP.
+            process.signal(Signal::SIGQUIT);
             let end = Instant::now() + FAREWELL;
             while process.child.is_some() && process.ended().is_none() && Instant::now() < end {
                 std::thread::sleep(AGAIN);

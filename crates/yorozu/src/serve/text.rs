@@ -15,6 +15,8 @@ const COMMON: [(&str, &str); 5] = [
     ("visitor.conf", include_str!("../../../../presets/visitor.conf")),
 ];
 const FRAME: &str = include_str!("nginx.conf");
+/// How long a request of PHP goes on when its pool is reloaded or ends. New ones wait for the slowest meanwhile.
+const REQUEST_ENDS_WITHIN: &str = "10s";
 /// Longest upload, also PHP's own.
 const UPLOAD_MB: u64 = 256;
 
@@ -206,7 +208,7 @@ fastcgi_cache_status on;
         let Some(Php::Own { .. }) = self.php else { return None };
         let state = self.state.display();
         let mut out = format!(
-            "[global]\nerror_log = /proc/self/fd/2\nlog_level = warning\ndaemonize = no\n\n[site]\nlisten = {state}/php.sock\nlisten.mode = 0600\nlisten.backlog = 511\n"
+            "[global]\nerror_log = /proc/self/fd/2\nlog_level = warning\nprocess_control_timeout = {REQUEST_ENDS_WITHIN}\ndaemonize = no\n\n[site]\nlisten = {state}/php.sock\nlisten.mode = 0600\nlisten.backlog = 511\n"
         );
         if let Some(Worker { user, group }) = self.worker {
             let _ = write!(

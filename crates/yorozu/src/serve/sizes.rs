@@ -1,7 +1,7 @@
 //! How much of the machine a site takes: processes of PHP, memory for pages, descriptors. Each number with its reason.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use yorozu_kernel::base::memory;
 
 /// Of the memory that the site may use, in per cent: the rest is the system's, for files that it keeps in memory and for
 /// surprises. Swap is never counted on.
@@ -27,50 +27,16 @@ pub(super) struct Machine {
     pub(super) files: u64,
 }
 
-/// A number of MB in a file of `/proc/meminfo`'s form.
-fn meminfo(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
-}
-
-/// The lowest bound of a control group and those above it, and what it uses, in MB.
-fn group_bound(root: &Path, own: &str) -> Option<(u64, u64)> {
-    let mut folder = root.join(own.trim_start_matches('/'));
-    let read = |folder: &Path, name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let number = |text: String| text.trim().parse::<u64>().ok();
-    let mut found: Option<(u64, u64)> = None;
-    while folder.starts_with(root) {
-        if let Some(bound) = read(&folder, "memory.max").and_then(number)
-            && found.is_none_or(|(lowest, _)| bound < lowest)
-        {
-            let cached = read(&folder, "memory.stat").and_then(|text| {
-                let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
-                line.trim().parse::<u64>().ok()
-            });
-            let used = read(&folder, "memory.current").and_then(number).unwrap_or(0);
-            found = Some((bound, used.saturating_sub(cached.unwrap_or(0))));
-        }
-        if !folder.pop() {
-            break;
-        }
-    }
-    found.map(|(bound, used)| (bound >> 20, used >> 20))
-}
-
 impl Machine {
     pub(super) fn look() -> Self {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let total = meminfo(&text, "MemTotal").unwrap_or(1024);
-        let free = meminfo(&text, "MemAvailable").unwrap_or(total / 2);
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-        let bound = group_bound(Path::new("/sys/fs/cgroup"), own);
-        let bound = bound.filter(|(bound, _)| *bound < total);
-        let (memory_mb, used_mb) = bound.unwrap_or((total, total.saturating_sub(free)));
+        // A machine that says nothing is a small one.
+        let unknown = memory::Usable { bytes: 1 << 30, used: 1 << 29, is_bounded: false };
+        let usable = memory::usable().unwrap_or(unknown);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
         let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
         let files = files.map_or(1024, |(_, most)| most);
-        Self { cores, memory_mb, used_mb, is_bounded: bound.is_some(), files }
+        let (memory_mb, used_mb) = (usable.bytes >> 20, usable.used >> 20);
+        Self { cores, memory_mb, used_mb, is_bounded: usable.is_bounded, files }
     }
 }
 
@@ -190,29 +156,5 @@ mod tests {
     fn files_need_no_php() {
         assert_eq!(Sizes::of(SMALL, None).children, 0);
         assert!(!Sizes::of(SMALL, None).explained(SMALL, None).contains("pm."));
-    }
-
-    #[test]
-    fn the_lowest_bound_of_control_groups_counts() {
-        let root = std::env::temp_dir().join(format!("yorozu-groups-{:x}", fastrand::u64(..)));
-        let inner = root.join("system.slice/site.service");
-        std::fs::create_dir_all(&inner).expect("folders");
-        let write = |folder: &Path, name: &str, text: &str| {
-            std::fs::write(folder.join(name), text).expect("a file");
-        };
-        write(&inner, "memory.max", "max\n");
-        write(&root.join("system.slice"), "memory.max", "536870912\n");
-        write(&root.join("system.slice"), "memory.current", "104857600\n");
-        write(&root.join("system.slice"), "memory.stat", "anon 1\ninactive_file 52428800\n");
-        let found = group_bound(&root, "/system.slice/site.service");
-        std::fs::remove_dir_all(&root).expect("removed");
-        assert_eq!(found, Some((512, 50)));
-    }
-
-    #[test]
-    fn meminfo_is_read_by_name() {
-        let text = "MemTotal:        2048000 kB\nMemAvailable:    1024000 kB\n";
-        assert_eq!(meminfo(text, "MemTotal"), Some(2000));
-        assert_eq!(meminfo(text, "MemFree"), None);
     }
 }

@@ -22,4 +22,4 @@ pub use error::{ConfError, Position, os_error};
 pub use parser::{
     Directive, LoadedFile, Source, Tree, parse, parse_global, parse_text, parse_to_fault,
 };
-pub use write::write;
+pub use write::{write, write_word};

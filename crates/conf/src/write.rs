@@ -30,7 +30,13 @@ fn put_lines(lines: &[Directive], depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// In quotes where it could be read as something else.
+/// A word as text that is read as the same one again: in quotes where it could be read as something else.
+pub fn write_word(word: &str) -> String {
+    let mut out = Vec::new();
+    put_word(word.as_bytes(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 fn put_word(word: &[u8], out: &mut Vec<u8>) {
     let is_special = |byte: &u8| b" \t\r\n;{}\"'".contains(byte);
     let is_quoted = word.is_empty() || word.starts_with(b"#") || word.iter().any(is_special);

@@ -5,6 +5,7 @@ mod cache;
 mod command_line;
 mod log;
 mod serve;
+mod signals;
 mod top;
 mod warm;
 

@@ -7,9 +7,10 @@ mod screen;
 
 use crate::cache::{open, socket};
 use crate::command_line::Options;
+use crate::signals;
 use lexopt::prelude::*;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, OptionalActions, Termios};
 use screen::Screen;
@@ -64,16 +65,13 @@ impl Top {
         }
         let path = socket(options)?;
         let events = open(&path, NO_REQUESTS)?;
-        let failed = |what: &str, why: &dyn std::fmt::Display| format!("{what} failed ({why})");
-        let mut wanted = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGWINCH] {
-            wanted.add(signal);
-        }
-        wanted.thread_block().map_err(|problem| failed("sigprocmask()", &problem))?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&wanted, flags);
-        let signals = signals.map_err(|problem| failed("signalfd()", &problem))?;
-        let raw = Raw::begin().map_err(|problem| failed("tcsetattr()", &problem))?;
+        let signals = signals::readable(&[
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGWINCH,
+        ])?;
+        let raw = Raw::begin().map_err(|problem| format!("tcsetattr() failed ({problem})"))?;
         let ended = show(&path, events, &signals);
         drop(raw);
         ended

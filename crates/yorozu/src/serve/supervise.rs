@@ -1,7 +1,8 @@
 //! Keeps a site's processes running: PHP-FPM and the server itself. What dies is started again; a signal ends all of it.
 
+use crate::signals;
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
@@ -117,16 +118,13 @@ impl Supervisor {
     /// # Errors
     /// Signals cannot be waited for.
     pub(super) fn new(processes: Vec<Process>) -> Result<Self, String> {
-        let mut wanted = SigSet::empty();
-        for signal in
-            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGCHLD]
-        {
-            wanted.add(signal);
-        }
-        wanted.thread_block().map_err(|why| format!("sigprocmask() failed ({why})"))?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&wanted, flags);
-        let signals = signals.map_err(|why| format!("signalfd() failed ({why})"))?;
+        let signals = signals::readable(&[
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGQUIT,
+            Signal::SIGHUP,
+            Signal::SIGCHLD,
+        ])?;
         Ok(Self { processes, signals })
     }
 

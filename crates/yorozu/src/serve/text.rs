@@ -5,6 +5,7 @@ use super::php::Php;
 use super::sizes::Sizes;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use yorozu_conf::write_word as word;
 
 /// Files beside `nginx.conf` that are the same for every site.
 const COMMON: [(&str, &str); 5] = [
@@ -60,15 +61,6 @@ pub(super) struct Site<'a> {
     /// How long pages are kept; `None`: not at all.
     pub(super) pages: Option<&'a str>,
     pub(super) is_json: bool,
-}
-
-/// A word of a configuration, in quotes where it needs them.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-:@+,=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 fn indented(text: &str, by: usize) -> String {

@@ -3,7 +3,7 @@
 A configuration is nginx.conf or a part of its `http {}`. What comes out has `$www`, `$fpm`, `$crt`, `$key`, `$dir`, `$port`, `$tls` and `$other`
 in the place of what stands where the configuration comes from; `$other` is the port of an origin over HTTP.
 """
-import pathlib, re, subprocess, tempfile
+import re
 
 try:
     import crossplane
@@ -49,7 +49,7 @@ def passed(url, upstreams):
     scheme, _, rest = url.partition('://')
     if not rest:
         # A variable has all of it, or a name is written as such.
-        return f'http://127.0.0.1:$other'
+        return 'http://127.0.0.1:$other'
     if rest.startswith('unix:'):
         return 'http://127.0.0.1:$other' + rest[5:].partition(':')[2]
     host, path = re.match(r'((?:\$\{\w+\}|\$\w+|[^/$?])*)(.*)$', rest).groups()

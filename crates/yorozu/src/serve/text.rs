@@ -1,6 +1,7 @@
 //! The configuration that a site is served with, as files of one folder: what `--print` shows and `--write` leaves behind.
 
 use super::application::{Found, Pages};
+use super::listen::Listens;
 use super::php::Php;
 use super::sizes::Sizes;
 use std::fmt::Write as _;
@@ -51,10 +52,7 @@ pub(super) struct Site<'a> {
     /// Where sockets, temporary files and pages are.
     pub(super) state: &'a Path,
     pub(super) worker: Option<&'a Worker>,
-    /// `listen` lines' addresses.
-    pub(super) listens: &'a [String],
-    /// Those of `listen` lines with TLS.
-    pub(super) secure: &'a [String],
+    pub(super) listens: &'a Listens,
     /// Names of the site; any, if there are none.
     pub(super) names: &'a [String],
     pub(super) tls: &'a Tls,
@@ -114,7 +112,8 @@ fastcgi_cache_status on;
         let Tls::Issued { directory, contact } = self.tls else { return String::new() };
         let contact =
             contact.as_ref().map_or_else(String::new, |to| format!("    contact {};\n", word(to)));
-        let listens: String = self.listens.iter().map(|it| format!("    listen {it};\n")).collect();
+        let listens: String =
+            self.listens.plain.iter().map(|it| format!("    listen {it};\n")).collect();
         format!(
             "acme_issuer issuer {{\n    uri {};\n{contact}    state_path {}/certificates;\n    accept_terms_of_service;\n}}\n\
              server {{\n{listens}    server_name {};\n    access_log off;\n    return 301 https://$host$request_uri;\n}}\n",
@@ -126,17 +125,18 @@ fastcgi_cache_status on;
 
     /// The lines of the site's server about where it listens.
     fn listen_lines(&self) -> String {
-        let plain = self.listens.iter().filter(|_| !matches!(self.tls, Tls::Issued { .. }));
+        let plain = self.listens.plain.iter().filter(|_| !matches!(self.tls, Tls::Issued { .. }));
         let mut lines: Vec<_> = plain.map(|it| format!("listen {it};")).collect();
         if *self.tls == Tls::None {
             return lines.join("\n");
         }
-        for address in self.secure {
+        for address in &self.listens.secure {
             lines.push(format!("listen {address} ssl;"));
             lines.push(format!("listen {address} quic reuseport;"));
         }
         lines.push("http2 on;".to_owned());
-        let port = self.secure.first().map_or("443", |it| it.rsplit(':').next().unwrap_or("443"));
+        let port =
+            self.listens.secure.first().map_or("443", |it| it.rsplit(':').next().unwrap_or("443"));
         lines.push(format!("add_header Alt-Svc 'h3=\":{port}\"; ma=86400';"));
         lines.extend(match self.tls {
             Tls::Own(folder) => {

@@ -25,11 +25,11 @@ pub const MODULE: Module = Module::new("cache_cleaned", || DIRECTIVES.to_vec())
 const VARIABLES: &[Row] = &[
     // `$request_uri` without the arguments that go; a query of which nothing is left goes with its `?`.
     ("cache_uri", Variable::Builtin(uri)),
-    // The query of that.
+    // `$args` without them: with those that a rewrite has added.
     (
         "cache_args",
         Variable::Builtin(|exchange, out| {
-            append_args(exchange, exchange.request.split_target().1, out);
+            append_args(exchange, &exchange.args, out);
             true
         }),
     ),

@@ -1,8 +1,9 @@
 """`yorozu serve`: folders as applications have them, what strangers get of them, and how the processes end or come back."""
-import concurrent.futures, contextlib, os, pathlib, pwd, re, shutil, signal, subprocess, sys
+import concurrent.futures, os, pathlib, pwd, re, shutil, signal, subprocess, sys
 import pytest
 from issuer import Issuer, is_issued
 from peers import SECONDS, YOROZU, Folder, equal, free_port, get, listens, until
+from served import Served
 
 PAGE = '<?php echo "page ", $_SERVER["REQUEST_URI"], " by ", basename($_SERVER["SCRIPT_FILENAME"]), " path ", $_SERVER["PATH_INFO"] ?? "";'
 SECRET = '<?php echo "ran";/* secret */'
@@ -18,7 +19,7 @@ APPLICATIONS = {
         {'artisan': '', 'bootstrap/app.php': SECRET, '.env': 'secret', 'storage/logs/laravel.log': 'secret', 'vendor/autoload.php': SECRET, 'public/index.php': PAGE, 'public/other.php': SECRET, 'public/build/app.js': 'script',
          'public/storage/x.php': SECRET, 'public/.htaccess': 'secret', 'database/database.sqlite': 'secret'},
         [('/', 200, 'page / by index.php'), ('/login?a=1', 200, 'page /login?a=1 by index.php'), ('/build/app.js', 200, 'script'), ('/index.php/a/b', 200, 'path /a/b'), ('/.env', 403, ''),
-         ('/vendor/autoload.php', 404, ''), ('/storage/logs/laravel.log', 403, ''), ('/database/database.sqlite', 200, 'by index.php')],
+         ('/vendor/autoload.php', 404, ''), ('/storage/logs/laravel.log', 403, ''), ('/database/database.sqlite', 403, '')],
         ['/other.php', '/storage/x.php', '/.htaccess', '/../.env', '/%2e%2e/.env', '/other.php/x']),
     'Symfony': (
         {'bin/console': '', 'config/bundles.php': SECRET, '.env.local': 'secret', 'public/index.php': PAGE, 'public/bundles/a.css': 'style', 'var/log/dev.log': 'secret'},
@@ -91,51 +92,10 @@ APPLICATIONS = {
 }
 
 
-class Served:
-    """`yorozu serve` of a folder; it ends with its `with` block."""
-
-    def __init__(self, base, site, *options, program=YOROZU, **more):
-        self.base, self.out = base, base / f'out-{free_port()}'
-        self.port = free_port()
-        own = [] if {'--listen', '--domain'} & set(options) and '--tls' not in options else ['--port', str(self.port)]
-        environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
-        self.process = subprocess.Popen([program, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
-
-    def __enter__(self):
-        until('its address', lambda: 'Ctrl-C ends it' in self.told() or self.process.poll() is not None, told=self.told)
-        assert self.process.poll() is None, self.told()
-        return self
-
-    def told(self):
-        return self.out.read_text()
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(SECONDS)
-
-    def children(self, of=None):
-        """Its processes, and those of theirs."""
-        found, of = [], of or self.process.pid
-        for entry in pathlib.Path('/proc').iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                stat = (entry / 'stat').read_text().rsplit(')', 1)[1].split()
-                if int(stat[1]) == of and stat[0] != 'Z':
-                    found += [int(entry.name), *self.children(int(entry.name))]
-        return found
-
-    def fpm(self):
-        names = {pid: pathlib.Path(f'/proc/{pid}/cmdline').read_text() for pid in self.children()}
-        return next(pid for pid, name in names.items() if 'php-fpm: master' in name)
-
-
 @pytest.fixture
 def base():
     with Folder() as folder:
         yield folder
-        # Root's own state is not below XDG_STATE_HOME.
-        for state in pathlib.Path('/var/lib/yorozu/serve').glob('*') if os.geteuid() == 0 else []:
-            if any(str(folder) in path.read_text() for path in state.glob('conf/nginx.conf')) or (state / 'written').exists() and str(folder) in (state / 'written').read_text():
-                shutil.rmtree(state, ignore_errors=True)
 
 
 def site_of(base, files):

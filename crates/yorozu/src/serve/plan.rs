@@ -21,7 +21,8 @@ use std::time::Duration;
 /// Longest path of a socket (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Where sockets, pages and what was measured are kept: for root below /var/lib, else below the user's own state folder.
+/// Where sockets, pages and what was measured are kept: below XDG_STATE_HOME, and without it below /var/lib for root, else
+/// below the user's own state folder.
 fn state(folder: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     folder.hash(&mut hasher);
@@ -31,15 +32,16 @@ fn state(folder: &Path) -> PathBuf {
     let name: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(24).collect();
     let name = format!("{name}-{:08x}", hasher.finish() >> 32);
-    if Uid::effective().is_root() {
-        return Path::new("/var/lib/yorozu/serve").join(name);
-    }
-    let base =
+    let told =
         std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || {
-        Path::new(&std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".local/state")
-    };
-    base.unwrap_or_else(home).join("yorozu").join(name)
+    let base = told.map(|base| base.join("yorozu")).unwrap_or_else(|| {
+        if Uid::effective().is_root() {
+            return "/var/lib/yorozu/serve".into();
+        }
+        let home = std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into());
+        Path::new(&home).join(".local/state/yorozu")
+    });
+    base.join(name)
 }
 
 /// Who the server and PHP are where root starts them: the folder's owner, who is not root.

@@ -152,8 +152,10 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     plan.secondary = secondary;
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
-    if conf.wants_shared(exchange) {
-        plan.wants_shared = true;
+    // Ranges and conditions of who gets no stored page, and leaves none, are the upstream's to answer.
+    let is_apart = plan.is_bypassed && eligibility::is_forbidden_by_request(exchange, conf);
+    plan.wants_shared = conf.wants_shared(exchange);
+    if plan.wants_shared || is_apart {
         plan.not_stored = Some(NotStored::Forbidden);
     }
     if !exchange.left_pages.is_empty() && left::is_left(exchange, conf, &plan) {

@@ -16,7 +16,7 @@ FOLDER = pathlib.Path(os.environ.get('APPLICATIONS') or pytest.skip('APPLICATION
 PUBLIC = {'.css', '.js', '.mjs', '.map', '.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.avif', '.ico', '.cur', '.woff', '.woff2', '.ttf', '.otf', '.eot', '.wasm', '.htc', '.swf',
           '.html', '.htm', '.xhtml', '.txt', '.pdf', '.mp3', '.mp4', '.webm', '.ogg', '.wav', '.webmanifest', '.less', '.scss', '.hbs', '.csv', '.zip', '.gz', '.bcmap', '.properties', '.ftl', '.pfb', '.afm', '.patch', '.odt', '.rng'}
 # What says no more than a release has, but nothing either that a page needs.
-IDLE = {'.md', '.json', '.xml', '.xsl', '.xsd', '.dtd', '.tpl', '.mustache', '.po', '.pot', '.mo', '.yml', '.yaml', '.json5', '.rst', '.ts', '.tsx', '.vue', '.sass', '.sh', '.xcf', ''}
+IDLE = {'.md', '.json', '.xml', '.xsl', '.xsd', '.dtd', '.tpl', '.mustache', '.po', '.pot', '.mo', '.yml', '.yaml', '.json5', '.rst', '.ts', '.tsx', '.vue', '.sass', '.sh', '.xcf', '.crt', ''}
 MEGABYTE = 1 << 20
 
 
@@ -131,7 +131,7 @@ def test_application(kind):
         application.prepare()
         subprocess.run(['chown', '-R', 'www-data:www-data', site], check=True)
         since = time.monotonic()
-        served = stack.enter_context(Served(base, site, '--cache', '30s', '--json', *kind.options))
+        served = stack.enter_context(Served(base, site, '--json', *kind.options))
         application.url = url = f'http://127.0.0.1:{served.port}/'
         Visitor(url).get('/')
         row.figures['first page'] = f'{time.monotonic() - since:.1f} s'

@@ -227,6 +227,30 @@ def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
         assert not twice(served.port, Cookie='wordpress_logged_in_x=1')
 
 
+def test_the_application_purges_its_pages_by_what_php_is_told(base):
+    counted = '<?php file_put_contents("count", "x", FILE_APPEND); echo filesize("count"), " ", getenv("YOROZU_URL"), " ", getenv("YOROZU_TOKEN");'
+    purge = '<?php header("Cache-Control: no-store"); echo file_get_contents(getenv("YOROZU_URL"), false, stream_context_create(["http" => ["method" => "POST", "header" => "Host: " . $_SERVER["HTTP_HOST"] . "\r\nAuthorization: Bearer " . getenv("YOROZU_TOKEN"), "content" => \'{"urls": ["/"]}\']]));'
+    site = site_of(base, {'index.php': counted, 'purge.php': purge})
+    (site / 'count').touch()
+    os.chmod(site / 'count', 0o666)
+    with Served(base, site, '--cache', '1h') as served:
+        first, url, token = get(served.port).content.decode().split()
+        equal((first, url, len(token)), ('1', f'http://127.0.0.1:{served.port}/.purge', 32))
+        equal(get(served.port).content.decode().split()[0], '1')
+        assert b'"purged":1' in get(served.port, '/purge.php').content
+        equal(get(served.port).content.decode().split(), ['2', url, token])
+        equal(get(served.port, '/.purge', 'POST', '{"all": true}', Authorization='Bearer ' + '0' * 32).status, 403)
+        shown = subprocess.run([YOROZU, 'serve', site, '--print', '--cache', '1h'], capture_output=True, text=True, env=os.environ | {'XDG_STATE_HOME': str(base / 'state')})
+        assert token not in shown.stdout + served.told(), 'the token is shown'
+    # It stays for those who have kept it.
+    with Served(base, site, '--cache', '1h', '--tls', 'internal') as served:
+        assert token in get(served.port, '/?again').content.decode()
+        assert b'"purged":' in get(served.port, '/purge.php').content
+    with Served(base, site) as served:
+        equal(get(served.port).content.decode().split()[1:], [])
+        equal(get(served.port, '/.purge').status, 403)
+
+
 def test_what_was_written_is_used_and_never_overwritten(base):
     site, written = site_of(base, {'index.php': PAGE}), base / 'own'
     environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}

@@ -61,7 +61,7 @@ class Application:
     runs = r'/index\.php'
     marks = []
     # Options for `yorozu serve`.
-    options = []
+    options = ['--cache', '30s']
 
     def __init__(self, site, stack):
         # The folder that is served, its URL, and what ends with the test.

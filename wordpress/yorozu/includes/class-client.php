@@ -14,9 +14,26 @@ final class Client {
 	/** The option with `url` and `token`, where wp-config.php does not say them. */
 	const OPTION = 'yorozu_server';
 
-	/** Whether wp-config.php says where to ask. */
-	public static function is_constant(): bool {
-		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
+	/** Whether wp-config.php says where to ask, or the server that started PHP. */
+	public static function is_told(): bool {
+		return null !== self::told();
+	}
+
+	/** @return string[]|null `url` and `token`, as wp-config.php or the server that started PHP (`yorozu serve`) says them. */
+	private static function told(): ?array {
+		if ( defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' ) ) {
+			return array( 'url' => (string) \YOROZU_URL, 'token' => (string) \YOROZU_TOKEN );
+		}
+		$told = array( 'url' => (string) getenv( 'YOROZU_URL' ), 'token' => (string) getenv( 'YOROZU_TOKEN' ) );
+		return in_array( '', $told, true ) ? null : $told;
+	}
+
+	/** Keeps what the server says for WP-CLI and cron, which it does not start. */
+	public static function remember(): void {
+		$told = self::told();
+		if ( null !== $told && ! defined( 'YOROZU_URL' ) && get_option( self::OPTION ) !== $told ) {
+			update_option( self::OPTION, $told );
+		}
 	}
 
 	/** Whether there is an address to ask at. */
@@ -26,10 +43,7 @@ final class Client {
 
 	/** @return string[] `url` and `token`; empty where there are none. */
 	private static function address(): array {
-		if ( self::is_constant() ) {
-			return array( 'url' => (string) \YOROZU_URL, 'token' => (string) \YOROZU_TOKEN );
-		}
-		$kept = get_option( self::OPTION );
+		$kept = self::told() ?? get_option( self::OPTION );
 		return ( is_array( $kept ) ? $kept : array() ) + array( 'url' => '', 'token' => '' );
 	}
 

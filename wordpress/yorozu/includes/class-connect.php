@@ -65,7 +65,7 @@ final class Connect {
 	}
 
 	public static function show(): void {
-		if ( Client::is_constant() ) {
+		if ( Client::is_told() ) {
 			return;
 		}
 		$is_connected = Client::is_configured();

@@ -46,7 +46,8 @@ pub(super) fn make_own(folder: &Path, site: &str, names: &[String]) -> Result<()
     Ok(())
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
+/// Writes a file that is whole, or as it was.
+pub(super) fn write(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;

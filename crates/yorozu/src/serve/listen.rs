@@ -68,6 +68,13 @@ impl Listens {
         reached(self.plain.first().or(self.secure.first())?)
     }
 
+    /// Where this machine reaches the site itself, and not what leads to HTTPS.
+    pub(super) fn own_url(&self, leads_to_https: bool) -> Option<String> {
+        let plain = self.plain.first().filter(|_| !leads_to_https).map(|it| ("http", it));
+        let (scheme, listen) = plain.or(self.secure.first().map(|it| ("https", it)))?;
+        Some(format!("{scheme}://{}", reached(listen)?))
+    }
+
     /// What a person opens.
     pub(super) fn url(&self, names: &[String]) -> String {
         let (scheme, usual, listens) = match self.secure.is_empty() {

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{IsTerminal as _, Seek as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
@@ -266,7 +266,7 @@ impl<'a> Plan<'a> {
         let url = listens.url(&self.serve.domains);
         let _ = lock.set_len(0).and_then(|()| lock.rewind());
         let _ = writeln!(lock, "{url} by process {}", std::process::id());
-        let mut supervisor = Supervisor::new(self.processes(&folder)?)?;
+        let mut supervisor = Supervisor::new(self.processes(&folder, &listens)?)?;
         let address = listens.probe();
         let is_up = supervisor.start(|name| match name {
             PHP => UnixStream::connect(&socket).is_ok(),
@@ -308,7 +308,15 @@ impl<'a> Plan<'a> {
             .map_err(failed)
     }
 
-    fn processes(&self, folder: &Path) -> Result<Vec<Process>, String> {
+    /// What PHP needs to purge pages, where any are kept.
+    fn purges(&self, listens: &Listens) -> Result<Vec<(&'static str, String)>, String> {
+        let url = listens.own_url(matches!(self.tls(), Tls::Issued { .. }));
+        let Some(url) = url.filter(|_| self.pages().is_some()) else { return Ok(Vec::new()) };
+        let token = make_token(&self.state.join(text::TOKEN))?;
+        Ok(vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", token)])
+    }
+
+    fn processes(&self, folder: &Path, listens: &Listens) -> Result<Vec<Process>, String> {
         let mut processes = Vec::new();
         if let Some(Php::Own { program, .. }) = &self.php {
             let args = [
@@ -316,7 +324,8 @@ impl<'a> Plan<'a> {
                 "--fpm-config".into(),
                 folder.join("php-fpm.conf").into_os_string(),
             ];
-            processes.push(Process::new(PHP, program, args.to_vec(), Signal::SIGUSR2));
+            let purges = self.purges(listens)?;
+            processes.push(Process::new(PHP, program, args.to_vec(), purges, Signal::SIGUSR2));
         }
         let own = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut prefix = folder.as_os_str().to_owned();
@@ -331,7 +340,7 @@ impl<'a> Plan<'a> {
             "-g".into(),
             "daemon off;".into(),
         ];
-        processes.push(Process::new(SERVER, &own, args.to_vec(), Signal::SIGHUP));
+        processes.push(Process::new(SERVER, &own, args.to_vec(), Vec::new(), Signal::SIGHUP));
         Ok(processes)
     }
 
@@ -389,6 +398,25 @@ fn make_state(state: &Path) -> Result<(), String> {
     fs::create_dir_all(state.join("tmp")).map_err(failed)?;
     let mode = if Uid::effective().is_root() { 0o755 } else { 0o700 };
     fs::set_permissions(state, fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// The token of a file, which is made where there is none.
+fn make_token(file: &Path) -> Result<String, String> {
+    const BEFORE: &str = "cache_purge_api token=";
+    let known = fs::read_to_string(file).ok();
+    let known = known
+        .and_then(|text| Some(text.trim().strip_prefix(BEFORE)?.strip_suffix(';')?.to_owned()));
+    if let Some(token) = known {
+        return Ok(token);
+    }
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .map_err(|why| format!("\"/dev/urandom\": {why}"))?;
+    let token = format!("{:032x}", u128::from_ne_bytes(bytes));
+    https::write(file, &format!("{BEFORE}{token};\n"), 0o600)
+        .map_err(|why| format!("\"{}\": {why}", file.display()))?;
+    Ok(token)
 }
 
 /// Keeps the size of the largest process of PHP for the next start or reload.

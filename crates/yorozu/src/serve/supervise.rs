@@ -28,6 +28,8 @@ const MEASURED_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Process {
     name: &'static str,
     command: Vec<OsString>,
+    /// Variables that it has beside those of this process.
+    environment: Vec<(&'static str, String)>,
     /// The signal that has it read its configuration again.
     reload: Signal,
     child: Option<Child>,
@@ -41,13 +43,15 @@ impl Process {
         name: &'static str,
         program: &Path,
         args: Vec<OsString>,
+        environment: Vec<(&'static str, String)>,
         reload: Signal,
     ) -> Self {
         let own = std::env::current_exe().unwrap_or_else(|_| "yorozu".into());
         let mut command = vec![own.into_os_string(), "serve".into(), "--child".into()];
         command.push(program.into());
         command.extend(args);
-        Self { name, command, reload, child: None, started: Instant::now(), pause: PAUSE }
+        let (started, pause) = (Instant::now(), PAUSE);
+        Self { name, command, environment, reload, child: None, started, pause }
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -57,6 +61,7 @@ impl Process {
         // A group of its own: what a terminal sends reaches this process alone, which ends the others in order. Pipes: a log that
         // is opened by name (/dev/stdout) may be a journal's socket, or another user's file.
         command.args(args).stdin(Stdio::null()).process_group(0);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
         if let Some(mut out) = child.stdout.take() {

@@ -19,6 +19,10 @@ const COMMON: [(&str, &str); 5] = [
 const FRAME: &str = include_str!("nginx.conf");
 /// How long a request of PHP goes on when its pool is reloaded or ends. New ones wait for the slowest meanwhile.
 const REQUEST_ENDS_WITHIN: &str = "10s";
+/// The file, below the state's folder, with the line that knows the token for purges.
+pub(super) const TOKEN: &str = "token.conf";
+/// Where the application purges.
+pub(super) const PURGE_PATH: &str = "/.purge";
 /// Longest upload, also PHP's own.
 const UPLOAD_MB: u64 = 256;
 
@@ -107,6 +111,19 @@ fastcgi_cache_status on;
         out
     }
 
+    /// The lines of the site's server by which its application purges pages, where there are any.
+    fn purge_lines(&self) -> String {
+        if self.php.is_none() || self.pages.is_none() {
+            return String::new();
+        }
+        let token = self.state.join(TOKEN).display().to_string();
+        format!(
+            "        # The application purges its pages here (docs/purge.md) with a token that PHP has as YOROZU_TOKEN.\n        location = {PURGE_PATH} {{\n            include {};\n        }}\n\n",
+            // A pattern may match nothing: without the file there is no token, and no purge.
+            word(&token.replace(".conf", ".con[f]"))
+        )
+    }
+
     /// The lines of `http` about an issuer, and the server that leads to HTTPS what comes without it.
     fn issuer_lines(&self) -> String {
         let Tls::Issued { directory, contact } = self.tls else { return String::new() };
@@ -187,7 +204,7 @@ fastcgi_cache_status on;
             ("@LISTEN@", indented(&self.listen_lines(), 8)),
             ("@NAMES@\n", names),
             ("@ROOT@", word(&self.found.root.display().to_string())),
-            ("@REFUSED@\n", refused.to_owned()),
+            ("@REFUSED@\n", refused.to_owned() + &self.purge_lines()),
             ("@RULES@", indented(&rules, 8)),
         ] {
             text = text.replace(mark, &value);

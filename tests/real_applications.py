@@ -16,7 +16,7 @@ FOLDER = pathlib.Path(os.environ.get('APPLICATIONS') or pytest.skip('APPLICATION
 PUBLIC = {'.css', '.js', '.mjs', '.map', '.png', '.jpg', '.jpeg', '.gif', '.svg', '.webp', '.avif', '.ico', '.cur', '.woff', '.woff2', '.ttf', '.otf', '.eot', '.wasm', '.htc', '.swf',
           '.html', '.htm', '.xhtml', '.txt', '.pdf', '.mp3', '.mp4', '.webm', '.ogg', '.wav', '.webmanifest', '.less', '.scss', '.hbs', '.csv', '.zip', '.gz', '.bcmap', '.properties', '.ftl', '.pfb', '.afm', '.patch', '.odt', '.rng'}
 # What says no more than a release has, but nothing either that a page needs.
-IDLE = {'.md', '.json', '.xml', '.xsl', '.xsd', '.dtd', '.tpl', '.mustache', '.po', '.pot', '.mo', '.yml', '.yaml', '.json5', '.rst', '.ts', '.tsx', '.vue', '.sass', '.sh', '.xcf', '.crt', ''}
+IDLE = {'.md', '.json', '.xml', '.xsl', '.xsd', '.dtd', '.tpl', '.mustache', '.po', '.pot', '.mo', '.yml', '.yaml', '.json5', '.rst', '.ts', '.tsx', '.vue', '.sass', '.sh', '.xcf', '.crt', '.tab', '.meta', '.template', ''}
 MEGABYTE = 1 << 20
 
 

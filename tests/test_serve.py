@@ -16,11 +16,11 @@ APPLICATIONS = {
          ('/wp-content/uploads/x.jpg', 200, 'picture'), ('/wp-content/themes/a/style.css', 200, 'style'), ('/missing.jpg', 200, 'by index.php'), ('/robots.txt', 200, 'by index.php')],
         ['/wp-config.php', '/wp-config.php.bak', '/wp-config.php/x', '/wp-includes/post.php', '/readme.html', '/wp-content/uploads/x.php', '/wp-content/uploads/x.php/y', '/wp-content/debug.log', '/.htaccess', '/WP-CONFIG.PHP']),
     'Laravel': (
-        {'artisan': '', 'bootstrap/app.php': SECRET, '.env': 'secret', 'storage/logs/laravel.log': 'secret', 'vendor/autoload.php': SECRET, 'public/index.php': PAGE, 'public/other.php': SECRET, 'public/build/app.js': 'script',
+        {'artisan': '', 'bootstrap/app.php': SECRET, '.env': 'secret', 'storage/logs/laravel.log': 'secret', 'vendor/autoload.php': SECRET, 'public/index.php': PAGE, 'public/install.php': PAGE, 'public/index_dev.php': SECRET, 'public/below/other.php': SECRET, 'public/build/app.js': 'script',
          'public/storage/x.php': SECRET, 'public/.htaccess': 'secret', 'database/database.sqlite': 'secret'},
-        [('/', 200, 'page / by index.php'), ('/login?a=1', 200, 'page /login?a=1 by index.php'), ('/build/app.js', 200, 'script'), ('/index.php/a/b', 200, 'path /a/b'), ('/.env', 403, ''),
+        [('/', 200, 'page / by index.php'), ('/login?a=1', 200, 'page /login?a=1 by index.php'), ('/build/app.js', 200, 'script'), ('/index.php/a/b', 200, 'path /a/b'), ('/install.php', 200, 'by install.php'), ('/.env', 403, ''),
          ('/vendor/autoload.php', 404, ''), ('/storage/logs/laravel.log', 403, ''), ('/database/database.sqlite', 403, '')],
-        ['/other.php', '/storage/x.php', '/.htaccess', '/../.env', '/%2e%2e/.env', '/other.php/x']),
+        ['/index_dev.php', '/below/other.php', '/storage/x.php', '/.htaccess', '/../.env', '/%2e%2e/.env', '/index_dev.php/x']),
     'Symfony': (
         {'bin/console': '', 'config/bundles.php': SECRET, '.env.local': 'secret', 'public/index.php': PAGE, 'public/bundles/a.css': 'style', 'var/log/dev.log': 'secret'},
         [('/', 200, 'page /'), ('/index.php/blog', 200, 'path /blog'), ('/blog/1', 200, 'page /blog/1'), ('/bundles/a.css', 200, 'style')],
@@ -80,11 +80,27 @@ APPLICATIONS = {
         {'public/index.php': PAGE, 'src/App.php': SECRET, 'public/a.css': 'style', '.env': 'secret'},
         [('/', 200, 'page /'), ('/any/path', 200, 'page /any/path'), ('/a.css', 200, 'style')],
         ['/.env', '/App.php']),
+    'OpenCart': (
+        {'system/framework.php': SECRET, 'catalog/controller/x.php': SECRET, 'catalog/view/a.css': 'style', 'catalog/view/a.twig': 'secret', 'index.php': '<?php echo "page ", $_GET["_route_"] ?? "-";', 'backoffice/index.php': PAGE, 'system/storage/upload/order.txt': 'secret',
+         'image/x.php': SECRET, 'image/x.png': 'picture', 'config.php': SECRET},
+        [('/', 200, 'page -'), ('/en-gb/product/macbook', 200, 'page en-gb/product/macbook'), ('/backoffice/', 200, 'page /backoffice/'), ('/catalog/view/a.css', 200, 'style'), ('/image/x.png', 200, 'picture')],
+        ['/system/framework.php', '/catalog/controller/x.php', '/catalog/view/a.twig', '/system/storage/upload/order.txt', '/image/x.php', '/config.php']),
+    'phpBB': (
+        {'viewtopic.php': PAGE, 'ucp.php': PAGE, 'index.php': PAGE, 'app.php': PAGE, 'config.php': SECRET, 'common.php': SECRET, 'files/2_abc': 'secret', 'store/backup.sql.gz': 'secret', 'includes/functions.php': SECRET, 'adm/index.php': PAGE, 'download/file.php': PAGE,
+         'styles/prosilver/theme/a.css': 'style', 'styles/prosilver/template/a.html': 'secret', 'ext/a/b/config/routing.yml': 'secret', 'cron.php': PAGE},
+        [('/', 200, 'page /'), ('/help/faq', 200, 'page /help/faq by app.php'), ('/viewtopic.php?t=1', 200, 'by viewtopic.php'), ('/adm/', 200, 'page /adm/'), ('/download/file.php?id=2', 200, 'by file.php'), ('/styles/prosilver/theme/a.css', 200, 'style'),
+         ('/app.php/feed', 200, 'path /feed')],
+        ['/config.php', '/common.php', '/files/2_abc', '/store/backup.sql.gz', '/includes/functions.php', '/styles/prosilver/template/a.html', '/ext/a/b/config/routing.yml']),
+    'FreshRSS': (
+        {'constants.php': SECRET, 'p/i/index.php': PAGE, 'p/index.php': PAGE, 'p/api/greader.php': PAGE, 'p/themes/a.css': 'style', 'data/users/a/log.txt': 'secret', 'cli/x.php': SECRET},
+        [('/', 200, 'page /'), ('/i/', 200, 'page /i/'), ('/api/greader.php/accounts', 200, 'path /accounts'), ('/themes/a.css', 200, 'style')],
+        ['/../data/users/a/log.txt', '/../cli/x.php']),
     'PHP scripts': (
         {'index.php': PAGE, 'about.php': PAGE, 'vendor/x/y.php': SECRET, 'composer.json': 'secret', 'config/db.php': SECRET, '.git/config': 'secret', 'uploads/x.php': SECRET, 'uploads/x.jpg': 'picture', 'dump.sql': 'secret', 'about.php~': SECRET,
-         'data/site.sqlite': 'secret', 'sub/index.php': PAGE},
-        [('/', 200, 'page /'), ('/about.php?x=1', 200, 'by about.php'), ('/pretty/url', 200, 'page /pretty/url by index.php'), ('/uploads/x.jpg', 200, 'picture'), ('/about.php/rest', 200, 'path /rest'), ('/sub/', 200, 'page /sub/')],
-        ['/vendor/x/y.php', '/composer.json', '/config/db.php', '/.git/config', '/uploads/x.php', '/dump.sql', '/about.php~', '/data/site.sqlite', '/uploads/x.jpg/x.php']),
+         'data/site.sqlite': 'secret', 'data/site.sqlite-wal': 'secret', 'sub/index.php': PAGE, 'orders/.htaccess': 'deny from all', 'orders/1/a.jpg': 'secret', 'orders/x.php': SECRET, 'a.php5': SECRET, 'b.phtml': SECRET, 'c.yaml': 'secret',
+         'backup/site.zip': 'secret', 'pages/a.txt': 'secret', 'pages/a.jpg': 'picture', 'pages/.htaccess': 'RewriteEngine on\nRewriteRule \\.txt$ - [F]'},
+        [('/', 200, 'page /'), ('/about.php?x=1', 200, 'by about.php'), ('/pretty/url', 200, 'page /pretty/url by index.php'), ('/uploads/x.jpg', 200, 'picture'), ('/about.php/rest', 200, 'path /rest'), ('/sub/', 200, 'page /sub/'), ('/pages/a.jpg', 200, 'picture')],
+        ['/vendor/x/y.php', '/composer.json', '/config/db.php', '/.git/config', '/uploads/x.php', '/dump.sql', '/about.php~', '/data/site.sqlite', '/data/site.sqlite-wal', '/uploads/x.jpg/x.php', '/orders/1/a.jpg', '/orders/x.php', '/a.php5', '/b.phtml', '/c.yaml', '/backup/site.zip', '/pages/a.txt']),
     'files': (
         {'index.html': 'front', 'a/b.css': 'style', 'hidden.php': SECRET, '.env': 'secret'},
         [('/', 200, 'front'), ('/a/b.css', 200, 'style'), ('/nothing', 404, '')],

@@ -13,8 +13,8 @@ use yorozu_modules::handlers::{
     autoindex, dav, empty_gif, flv, index, mp4, random_index, stub_status,
 };
 use yorozu_modules::phases::{
-    access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
-    realip, referer, rewrite, secure_link, split_clients,
+    access, auth_basic, auth_request, browser, geo, geoip2, htaccess, limit_conn, limit_req, map,
+    mirror, realip, referer, rewrite, secure_link, split_clients,
 };
 use yorozu_modules::{access_log, metrics};
 
@@ -35,6 +35,7 @@ const ALL: &[Module] = &[
     limit_req::MODULE,
     limit_conn::MODULE,
     access::MODULE,
+    htaccess::MODULE,
     auth_basic::MODULE,
     auth_request::MODULE,
     mirror::MODULE,

@@ -25,7 +25,8 @@ use yorozu_modules::handlers::{dav, random_index, static_file};
 use yorozu_modules::phases::limit_zones::Counted;
 use yorozu_modules::phases::rewrite::Verdict;
 use yorozu_modules::phases::{
-    access, auth_basic, auth_request, limit_conn, limit_req, mirror, realip, rewrite, try_files,
+    access, auth_basic, auth_request, htaccess, limit_conn, limit_req, mirror, realip, rewrite,
+    try_files,
 };
 
 /// A part of the phases that most locations have nothing to do for: it is not looked at there.
@@ -79,6 +80,7 @@ impl Part {
             }
             Self::Access => {
                 location.of::<access::Conf>().is_set()
+                    || location.of::<htaccess::Conf>().htaccess_deny
                     || location.of::<auth_basic::Conf>().is_on()
                     || location.of::<auth_request::Conf>().is_on()
             }
@@ -303,6 +305,12 @@ fn access(exchange: &mut Exchange) -> Outcome {
     }
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
+    // Where the server itself leads, it was asked for by who may see it.
+    let is_internal = location.http_core().internal.0;
+    if location.of::<htaccess::Conf>().htaccess_deny && !is_internal && htaccess::refuses(exchange)
+    {
+        return Outcome::Refused(403);
+    }
     let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
     let is_asked =
         location.of::<auth_basic::Conf>().is_on() || location.of::<auth_request::Conf>().is_on();

@@ -7,6 +7,7 @@ pub mod browser;
 mod crypt;
 pub mod geo;
 pub mod geoip2;
+pub mod htaccess;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod limit_zones;

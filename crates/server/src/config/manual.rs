@@ -163,6 +163,7 @@ fn is_own(name: &str) -> bool {
                 | "cache_purge_bus"
                 | "cache_split_headers"
                 | "console"
+                | "htaccess_deny"
                 | "keepalive_ready"
                 | "prometheus"
                 | "real_ip_scheme"

@@ -32,11 +32,16 @@ impl Listens {
         Self { plain: both(80), secure: both(443) }
     }
 
-    /// For this machine alone: the port that was asked for, else the first that is free.
+    /// For this machine alone: the port that was asked for, else the first that is free, if it is needed now.
     ///
     /// # Errors
     /// The port is taken, and by whom.
-    pub(super) fn of_machine(port: Option<u16>, has_tls: bool) -> Result<Self, String> {
+    pub(super) fn of_machine(
+        port: Option<u16>,
+        has_tls: bool,
+        is_now: bool,
+    ) -> Result<Self, String> {
+        let free = |first, is_asked| if is_now { free(first, is_asked) } else { Ok(first) };
         let plain = free(port.unwrap_or(PORT), port.is_some())?;
         let secure = if has_tls {
             let first = plain.checked_add(SECURE).unwrap_or(plain - SECURE);

@@ -35,7 +35,7 @@ Options:
   --json            : requests as JSON, for machines
   --print           : prints the configuration and ends
   --write DIR       : writes it to a folder and ends; from then on it is used as it stands there
-  --forget          : no longer uses what --write wrote
+  --forget          : serves without what --write wrote, from now on
   --explain-sizes   : prints each size with its reason and ends
 ";
 
@@ -124,6 +124,20 @@ impl Serve {
             Self { contact: Some(_), .. } if !is_issued => Err(needs("--contact")),
             _ => Ok(()),
         }
+    }
+
+    /// Options that were given about what stands in a configuration.
+    fn written_options(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("--port", self.port.is_some()),
+            ("--listen", !self.listens.is_empty()),
+            ("--domain", !self.domains.is_empty()),
+            ("--tls", self.is_internal),
+            ("--cache", self.cache.is_some()),
+            ("--json", self.is_json),
+        ]
+        .into_iter()
+        .filter_map(|(option, is_given)| is_given.then_some(option))
     }
 
     /// Does it, until it is told to end.

@@ -6,7 +6,7 @@ use super::php::{self, Php};
 use super::sizes::{self, Machine, Sizes};
 use super::supervise::{self, Ended, PHP, Process, SERVER, Supervisor};
 use super::text::{self, Site, Tls, Worker};
-use super::{Serve, https};
+use super::{Serve, Task, https};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::fs;
@@ -122,6 +122,7 @@ impl<'a> Plan<'a> {
             names: &self.serve.domains,
             tls: &self.tls(),
             pages: self.pages(),
+            is_strict: self.serve.cache.is_some(),
             is_json: self.serve.is_json,
         };
         site.files()
@@ -148,7 +149,11 @@ impl<'a> Plan<'a> {
             Tls::None if !self.serve.listens.is_empty() => {
                 Ok(Listens { plain: self.serve.listens.clone(), secure: Vec::new() })
             }
-            tls => Listens::of_machine(self.serve.port, tls != Tls::None),
+            tls => Listens::of_machine(
+                self.serve.port,
+                tls != Tls::None,
+                self.serve.task == Task::Serve,
+            ),
         }
     }
 
@@ -367,7 +372,9 @@ impl<'a> Plan<'a> {
             Some(Php::Running(address)) => eprintln!("yorozu: PHP at {address}"),
             None => {}
         }
-        match (&self.php, self.pages()) {
+        let kept = if written.is_none() { self.pages() } else { None };
+        match (&self.php, kept) {
+            _ if written.is_some() => {}
             (Some(_), Some(time)) => eprintln!(
                 "yorozu: pages are kept for {time} for visitors without a login or a session (--cache off: not at all)"
             ),
@@ -388,6 +395,12 @@ impl<'a> Plan<'a> {
         }
         if let Some(folder) = written {
             eprintln!("yorozu: as {} says (--forget: as this version would)", folder.display());
+            for option in self.serve.written_options() {
+                eprintln!(
+                    "yorozu: [warn] \"{option}\" counts for nothing: {}/nginx.conf says it",
+                    folder.display()
+                );
+            }
         }
         eprintln!("yorozu: {}{url}{} - Ctrl-C ends it", strong.0, strong.1);
     }

@@ -6,6 +6,7 @@ use super::php::Php;
 use super::sizes::Sizes;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use yorozu_conf::write_word as word;
 
 /// Files beside `nginx.conf` that are the same for every site.
@@ -23,6 +24,8 @@ const REQUEST_ENDS_WITHIN: &str = "10s";
 pub(super) const TOKEN: &str = "token.conf";
 /// Where the application purges.
 pub(super) const PURGE_PATH: &str = "/.purge";
+/// How long it is kept at most that a page is missing.
+const MISSING_KEPT: Duration = Duration::from_secs(60);
 /// Longest upload, also PHP's own.
 const UPLOAD_MB: u64 = 256;
 
@@ -62,6 +65,8 @@ pub(super) struct Site<'a> {
     pub(super) tls: &'a Tls,
     /// How long pages are kept; `None`: not at all.
     pub(super) pages: Option<&'a str>,
+    /// Whether that was asked for: no page is older.
+    pub(super) is_strict: bool,
     pub(super) is_json: bool,
 }
 
@@ -89,6 +94,13 @@ impl Site<'_> {
         let mut out = format!("upstream php {{\n    server {};\n}}\n", word(&address));
         let Some(time) = self.pages else { return out };
         let cache = self.state.join("pages");
+        let is_short =
+            yorozu_conf::value::time(time.as_bytes()).is_some_and(|it| it < MISSING_KEPT);
+        let missing = if is_short { time } else { "1m" };
+        let (updating, background) = match self.is_strict {
+            true => ("", ""),
+            false => ("updating ", "fastcgi_cache_background_update on;\n"),
+        };
         let _ = write!(
             out,
             "
@@ -99,10 +111,10 @@ cache_drop_args utm_* fbclid gclid gbraid wbraid dclid msclkid srsltid _ga _gl m
 fastcgi_cache_key \"$scheme://$request_method$host$cache_uri\";
 fastcgi_cache pages;
 fastcgi_cache_valid 200 301 {time};
-fastcgi_cache_valid 404 410 1m;
+fastcgi_cache_valid 404 410 {missing};
 fastcgi_cache_lock on;
-fastcgi_cache_use_stale updating error timeout invalid_header http_500 http_503;
-fastcgi_cache_background_update on;
+fastcgi_cache_use_stale {updating}error timeout invalid_header http_500 http_503;
+{background}fastcgi_cache_early_refresh on;
 fastcgi_cache_status on;
 ",
             word(&cache.display().to_string()),

@@ -34,10 +34,10 @@ APPLICATIONS = {
         ['/core/modules/node/node.module', '/sites/default/settings.php', '/sites/default/files/x.php', '/sites/default/private/x.txt', '/modules/contrib/a/composer.json', '/modules/contrib/a/a.info.yml', '/core/CHANGELOG.txt', '/core/lib/Drupal.php']),
     'MediaWiki': (
         {'load.php': PAGE, 'index.php': PAGE, 'api.php': PAGE, 'includes/WebStart.php': SECRET, 'LocalSettings.php': SECRET, 'maintenance/run.php': SECRET, 'images/a/x.png': 'picture', 'images/x.php': SECRET, 'images/deleted/x': 'secret',
-         'cache/l10n.cdb': 'secret', 'vendor/autoload.php': SECRET, 'skins/Vector/a.css': 'style', 'extensions/Math/x.php': SECRET},
+         'cache/l10n.cdb': 'secret', 'vendor/autoload.php': SECRET, 'skins/Vector/a.css': 'style', 'extensions/Math/x.php': SECRET, 'extensions/Math/x.lua': 'secret', 'thumb_handler.php': PAGE},
         [('/', 200, 'page /'), ('/wiki/Main_Page', 200, 'page /wiki/Main_Page by index.php'), ('/wiki/C%2B%2B%3F', 200, 'by index.php'), ('/wiki/a.php', 200, 'by index.php'), ('/wiki/error.log', 200, 'by index.php'), ('/wiki/.hidden', 200, 'by index.php'), ('/load.php?modules=x', 200, 'by load.php'),
-         ('/api.php', 200, 'by api.php'), ('/images/a/x.png', 200, 'picture'), ('/skins/Vector/a.css', 200, 'style'), ('/index.php/Main', 200, 'path /Main')],
-        ['/LocalSettings.php', '/includes/WebStart.php', '/maintenance/run.php', '/images/x.php', '/images/deleted/x', '/cache/l10n.cdb', '/vendor/autoload.php', '/extensions/Math/x.php']),
+         ('/api.php', 200, 'by api.php'), ('/images/a/x.png', 200, 'picture'), ('/skins/Vector/a.css', 200, 'style'), ('/images/thumb/a/x.png/9px-x.png', 200, 'by thumb_handler.php'), ('/favicon.ico', 404, ''), ('/index.php/Main', 200, 'path /Main')],
+        ['/LocalSettings.php', '/includes/WebStart.php', '/maintenance/run.php', '/images/x.php', '/images/deleted/x', '/cache/l10n.cdb', '/vendor/autoload.php', '/extensions/Math/x.php', '/extensions/Math/x.lua']),
     'DokuWiki': (
         {'doku.php': PAGE, 'index.php': PAGE, 'lib/exe/fetch.php': PAGE, 'lib/exe/css.php': PAGE, 'data/pages/start.txt': 'secret', 'conf/users.auth.php': SECRET, 'inc/init.php': SECRET, 'bin/dwpage.php': SECRET, 'vendor/autoload.php': SECRET,
          'lib/tpl/dokuwiki/main.php': SECRET, 'lib/tpl/dokuwiki/images/logo.png': 'picture'},
@@ -58,9 +58,9 @@ APPLICATIONS = {
         ['/configuration.php', '/configuration.php-dist', '/libraries/src/x.php', '/tmp/x.php', '/images/x.php', '/administrator/manifests/files/joomla.xml', '/administrator/logs/error.php', '/templates/a/index.php', '/htaccess.txt', '/cli/joomla.php']),
     'Moodle': (
         {'index.php': PAGE, 'pluginfile.php': PAGE, 'lib/moodlelib.php': '', 'login/index.php': PAGE, 'course/view.php': PAGE, 'composer.json': 'secret', 'lib/upgrade.txt': 'secret', 'vendor/x.php': SECRET, 'admin/environment.xml': 'secret', 'lib/db/install.xml': 'secret',
-         'mod/forum/tests/x_test.php': SECRET, 'admin/cli/cron.php': SECRET, 'theme/boost/style/moodle.css': 'style'},
-        [('/', 200, 'page /'), ('/login/', 200, 'page /login/'), ('/course/view.php?id=1', 200, 'by view.php'), ('/pluginfile.php/12/mod_x/a.pdf', 200, 'path /12/mod_x/a.pdf'), ('/theme/boost/style/moodle.css', 200, 'style')],
-        ['/composer.json', '/lib/upgrade.txt', '/vendor/x.php', '/admin/environment.xml', '/lib/db/install.xml', '/mod/forum/tests/x_test.php', '/admin/cli/cron.php']),
+         'mod/forum/tests/x_test.php': SECRET, 'mod/forum/lib.php': SECRET, 'admin/settings.php': PAGE, 'admin/cli/cron.php': SECRET, 'theme/boost/style/moodle.css': 'style'},
+        [('/', 200, 'page /'), ('/login/', 200, 'page /login/'), ('/course/view.php?id=1', 200, 'by view.php'), ('/pluginfile.php/12/mod_x/a.pdf', 200, 'path /12/mod_x/a.pdf'), ('/pluginfile.php/12/mod_x/dump.sql', 200, 'by pluginfile.php'), ('/admin/settings.php', 200, 'by settings.php'), ('/theme/boost/style/moodle.css', 200, 'style')],
+        ['/composer.json', '/lib/upgrade.txt', '/vendor/x.php', '/admin/environment.xml', '/lib/db/install.xml', '/mod/forum/tests/x_test.php', '/mod/forum/lib.php', '/admin/cli/cron.php']),
     'phpMyAdmin': (
         {'index.php': PAGE, 'url.php': PAGE, 'show_config_errors.php': PAGE, 'js/messages.php': PAGE, 'setup/index.php': SECRET, 'libraries/x.php': SECRET, 'config.inc.php': SECRET, 'sql/create_tables.sql': 'secret', 'templates/a.twig': 'secret',
          'themes/a/style.css': 'style', 'vendor/autoload.php': SECRET},

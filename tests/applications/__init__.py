@@ -9,7 +9,7 @@ USER, PASSWORD, EMAIL = 'annabel', 'Correct-h0rse-staple', 'annabel@example.com'
 
 
 class Visitor(requests.Session):
-    """A browser without scripts, for the site at a URL."""
+    """A browser without scripts at the site of a URL."""
 
     def __init__(self, url):
         super().__init__()
@@ -52,13 +52,16 @@ class MariaDb(Process):
 
 
 class Application:
-    """One application. What `yorozu serve` says that it found; its folder below the one that has them all; its pages that strangers
-    may read, once it is installed; paths that strangers must not read whatever they find there; a regular expression of the scripts that may run
-    below a request that names them; and what its pages have for who is logged in alone."""
+    """One application, as its author and as a stranger use it."""
+    # What `yorozu serve` says that it found, and its folder below the one that has them all.
     found = folder = ''
+    # Pages that strangers may read once it is installed.
     pages = ['/']
-    hidden = []
+    # Endings of files that it may hand out beside those that pages need: they tell nothing.
+    given = set()
+    # Scripts that may run when a request names them.
     runs = r'/index\.php'
+    # What its pages have for who is logged in alone.
     marks = []
     # Options for `yorozu serve`.
     options = ['--cache', '30s']

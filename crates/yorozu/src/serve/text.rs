@@ -198,8 +198,6 @@ fastcgi_cache_status on;
         let has_front = self.found.root.join("index.php").is_file();
         let fallback = if has_front { "/index.php?$query_string" } else { "=404" };
         let rules = self.found.application.rules.replace("$fallback", fallback);
-        let refuses = self.found.application.refuses_names;
-        let refused = if refuses { "        include refused.conf;\n\n" } else { "" };
         let state = self.state.display().to_string();
         let mut text = FRAME.to_owned();
         for (mark, value) in [
@@ -216,7 +214,7 @@ fastcgi_cache_status on;
             ("@LISTEN@", indented(&self.listen_lines(), 8)),
             ("@NAMES@\n", names),
             ("@ROOT@", word(&self.found.root.display().to_string())),
-            ("@REFUSED@\n", refused.to_owned() + &self.purge_lines()),
+            ("@PURGE@\n", self.purge_lines()),
             ("@RULES@", indented(&rules, 8)),
         ] {
             text = text.replace(mark, &value);

@@ -8,7 +8,7 @@ class Kanboard(Application):
     folder = 'kanboard'
     pages = ['/', '/login', '/?controller=AuthController&action=login', '/healthcheck.php', '/jsonrpc.php', '/robots.txt', '/assets/js/app.min.js', '/assets/css/light.min.css']
     marks = ['Logout']
-    given = {'.bash', '.dat'}
+    given = {'.bash', '.dat', '.exe', '.markdown'}
     # As on Apache: of its own scripts it says of none that nobody may ask for it, but what its .htaccess files refuse.
     runs = r'/.*\.php'
 

@@ -23,6 +23,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -262,7 +263,7 @@ fn read(folder: &[u8]) -> Folder {
 pub fn refuses(exchange: &Exchange) -> bool {
     let root = &exchange.conf.location(exchange.location).http_core().root;
     let path = path::request_filename(exchange);
-    let mut top = Vec::new();
+    let mut top = Scratch::take();
     path::append_folder(root, exchange, &mut top);
     let top = top.strip_suffix(b"/").unwrap_or(&top).len();
     let (mut told, mut is_rewritten) = (Vec::new(), false);

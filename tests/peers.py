@@ -248,8 +248,11 @@ KeepAlive On
 KeepAliveTimeout 60
 MaxKeepAliveRequests 0
 DocumentRoot {www}
-<Directory {www}>
+# What others have left in a folder above decides nothing.
+<Directory />
     AllowOverride None
+</Directory>
+<Directory {www}>
     Require all granted
     DirectoryIndex index.php index.html
 </Directory>

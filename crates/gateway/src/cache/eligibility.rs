@@ -211,14 +211,15 @@ pub fn without_strangers(
 }
 
 /// Whether `*_no_cache` holds for a request. What waits for the response does not count yet.
+pub(super) fn forbids_storing(exchange: &mut Exchange, conf: &Conf) -> bool {
+    let worker = Rc::clone(&exchange.conf);
+    let waits = worker.reads_of(exchange.location).map(|reads| &reads.waits_for_response);
+    let waits = |at: usize| waits.and_then(|waits| waits.get(at)).is_some_and(|waits| *waits);
+    let mut values = conf.no_cache.0.iter().enumerate();
+    values.any(|(at, value)| !waits(at) && value.is_true(exchange))
+}
+
+/// As [`forbids_storing`], and the exchange stays as it is.
 pub(super) fn is_forbidden_by_request(exchange: &Exchange, conf: &Conf) -> bool {
-    if conf.no_cache.0.is_empty() {
-        return false;
-    }
-    let reads = exchange.conf.reads_of(exchange.location);
-    let waits = reads.map_or(&[][..], |reads| &reads.waits_for_response);
-    let of_request = (conf.no_cache.0.iter().enumerate())
-        .filter(|(at, _)| !waits.get(*at).is_some_and(|waits| *waits))
-        .map(|(_, value)| value);
-    exchange.peek(|asked| of_request.clone().any(|value| value.is_true(asked)))
+    !conf.no_cache.0.is_empty() && exchange.peek(|asked| forbids_storing(asked, conf))
 }

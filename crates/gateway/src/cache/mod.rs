@@ -153,7 +153,7 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
     // Ranges and conditions of who gets no stored page, and leaves none, are the upstream's to answer.
-    let is_apart = plan.is_bypassed && eligibility::is_forbidden_by_request(exchange, conf);
+    let is_apart = plan.is_bypassed && eligibility::forbids_storing(exchange, conf);
     plan.wants_shared = conf.wants_shared(exchange);
     if plan.wants_shared || is_apart {
         plan.not_stored = Some(NotStored::Forbidden);

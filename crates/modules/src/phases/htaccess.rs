@@ -43,8 +43,8 @@ settings! {
     htaccess_deny: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// How long what a folder has is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// How long what was seen of a folder is believed, and then of a URL's: a second in all.
+const BELIEVED: Duration = Duration::from_millis(500);
 /// Folders that a worker remembers.
 const FOLDERS_MAX: usize = 4096;
 /// Longest file that is read; one that is longer refuses.
@@ -53,8 +53,12 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Folders by their paths, and when each was looked at.
 type Seen = HashMap<Box<[u8]>, (Instant, Folder), RandomState>;
 
+/// Folders of URLs of which nothing is said, by the number of the location, and when that was seen.
+type Quiet = HashMap<u32, HashMap<Box<[u8]>, Instant, RandomState>, RandomState>;
+
 thread_local! {
     static SEEN: RefCell<Seen> = RefCell::default();
+    static QUIET: RefCell<Quiet> = RefCell::default();
 }
 
 /// What is at a path, as far as it matters to who asks for something below it.
@@ -262,6 +266,19 @@ fn read(folder: &[u8]) -> Folder {
 /// Whether a folder on the way to the request's file refuses it to all clients.
 pub fn refuses(exchange: &Exchange) -> bool {
     let root = &exchange.conf.location(exchange.location).http_core().root;
+    let end = memchr::memrchr(b'/', &exchange.uri).map_or(0, |at| at + 1);
+    // Where the URL alone says which folders these are.
+    let folder = (!root.is_alias && root.path.as_literal().is_some()).then(|| &exchange.uri[..end]);
+    let now = turn::instant();
+    let is_quiet = |folder: &[u8]| {
+        QUIET.with_borrow(|quiet| {
+            let seen = quiet.get(&exchange.location.0).and_then(|folders| folders.get(folder));
+            seen.is_some_and(|seen| now.saturating_duration_since(*seen) < BELIEVED)
+        })
+    };
+    if folder.is_some_and(is_quiet) {
+        return false;
+    }
     let path = path::request_filename(exchange);
     let mut top = Scratch::take();
     path::append_folder(root, exchange, &mut top);
@@ -284,6 +301,16 @@ pub fn refuses(exchange: &Exchange) -> bool {
             }
         }
         name = at + 1;
+    }
+    if let Some(folder) = folder.filter(|_| told.is_empty()) {
+        QUIET.with_borrow_mut(|quiet| {
+            let folders = quiet.entry(exchange.location.0).or_default();
+            if folders.len() >= FOLDERS_MAX {
+                folders.clear();
+            }
+            folders.insert(folder.into(), now);
+        });
+        return false;
     }
     let file = path.get(name..).unwrap_or_default();
     let file = &file[..memchr::memchr(b'/', file).unwrap_or(file.len())];

@@ -255,7 +255,8 @@ fn read(folder: &[u8]) -> Folder {
     match opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut text)) {
         Ok(_) if text.len() as u64 > BYTES_MAX => Folder::Says(Rc::new(Rules::unreadable())),
         Ok(_) => Folder::Says(Rc::new(Rules::parse(&String::from_utf8_lossy(&text)))),
-        Err(why) if why.kind() == ErrorKind::PermissionDenied => {
+        Err(why) if why.kind() == ErrorKind::NotADirectory => Folder::Other,
+        Err(why) if why.kind() != ErrorKind::NotFound => {
             Folder::Says(Rc::new(Rules::unreadable()))
         }
         Err(_) if open::kind(folder) == Some(Kind::Folder) => Folder::Silent,

@@ -256,9 +256,7 @@ fn read(folder: &[u8]) -> Folder {
         Ok(_) if text.len() as u64 > BYTES_MAX => Folder::Says(Rc::new(Rules::unreadable())),
         Ok(_) => Folder::Says(Rc::new(Rules::parse(&String::from_utf8_lossy(&text)))),
         Err(why) if why.kind() == ErrorKind::NotADirectory => Folder::Other,
-        Err(why) if why.kind() != ErrorKind::NotFound => {
-            Folder::Says(Rc::new(Rules::unreadable()))
-        }
+        Err(why) if why.kind() != ErrorKind::NotFound => Folder::Says(Rc::new(Rules::unreadable())),
         Err(_) if open::kind(folder) == Some(Kind::Folder) => Folder::Silent,
         Err(_) => Folder::Other,
     }

@@ -9,6 +9,7 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::engine::Engine;
 use yorozu_kernel::live;
 use yorozu_modules::filters::headers;
+use yorozu_modules::phases::htaccess;
 use yorozu_modules::{access_log, metrics};
 
 /// The one way there is.
@@ -37,6 +38,7 @@ pub(crate) static ENGINE: Engine = Engine {
     },
     take_real_ip: phases::take_real_ip,
     before_upstream: phases::before_upstream,
+    is_forbidden: htaccess::refuses,
     variable: |name| MODULES.variable(name),
     purge_by_answer: |exchange, fields| {
         Box::pin(async move { control::by_answer(exchange, &fields).await })

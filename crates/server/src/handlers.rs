@@ -17,7 +17,7 @@ use yorozu_kernel::exchange::{Exchange, body_failed, error_page};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error;
 use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
-use yorozu_modules::phases::access;
+use yorozu_modules::phases::{access, htaccess};
 
 /// The protocols whose pages may be stored.
 pub static CACHED: [&Family; 4] = [&proxy::FAMILY, &fastcgi::FAMILY, &uwsgi::FAMILY, &scgi::FAMILY];
@@ -140,8 +140,17 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if is_purge(exchange) {
         return Outcome::Wait(Pending::Content);
     }
+    // Of a folder the index is shown, which is another path's.
+    let is_folder = exchange.uri.ends_with(b"/") && exchange.request.method.is_get_or_head();
+    if !is_folder && is_forbidden(exchange) {
+        return Outcome::Refused(403);
+    }
     let conf = Rc::clone(&exchange.conf);
     conf.location(exchange.location).handler.respond(exchange)
+}
+
+fn is_forbidden(exchange: &Exchange) -> bool {
+    Part::Htaccess.concerns(exchange) && htaccess::refuses(exchange)
 }
 
 fn is_purge(exchange: &mut Exchange) -> bool {
@@ -201,6 +210,9 @@ pub fn files(exchange: &mut Exchange) -> Outcome {
         }
         if let Some(outcome) = index::respond(exchange) {
             return outcome;
+        }
+        if is_forbidden(exchange) {
+            return Outcome::Refused(403);
         }
         if let Some(outcome) = autoindex::respond(exchange) {
             return outcome;

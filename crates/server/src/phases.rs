@@ -40,6 +40,8 @@ pub enum Part {
     /// Those of requests that reach an upstream.
     UpstreamLimits,
     Access,
+    /// What an `.htaccess` refuses, but to an upstream: a gateway asks itself, as stored pages are not asked about.
+    Htaccess,
     Mirror,
     Purge,
     Dav,
@@ -47,13 +49,14 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::RealIp,
         Self::Rewrite,
         Self::RequestFields,
         Self::Limits,
         Self::UpstreamLimits,
         Self::Access,
+        Self::Htaccess,
         Self::Mirror,
         Self::Purge,
         Self::Dav,
@@ -80,9 +83,11 @@ impl Part {
             }
             Self::Access => {
                 location.of::<access::Conf>().is_set()
-                    || location.of::<htaccess::Conf>().htaccess_deny
                     || location.of::<auth_basic::Conf>().is_on()
                     || location.of::<auth_request::Conf>().is_on()
+            }
+            Self::Htaccess => {
+                location.of::<htaccess::Conf>().htaccess_deny && !location.handler.is_gateway()
             }
             Self::Mirror => location.of::<mirror::Conf>().is_on(),
             Self::Purge => purge::is_possible(location, &CACHED),
@@ -305,12 +310,6 @@ fn access(exchange: &mut Exchange) -> Outcome {
     }
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    // Where the server itself leads, it was asked for by who may see it.
-    let is_internal = location.http_core().internal.0;
-    if location.of::<htaccess::Conf>().htaccess_deny && !is_internal && htaccess::refuses(exchange)
-    {
-        return Outcome::Refused(403);
-    }
     let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
     let is_asked =
         location.of::<auth_basic::Conf>().is_on() || location.of::<auth_request::Conf>().is_on();

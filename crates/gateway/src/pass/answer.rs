@@ -171,6 +171,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     if let Some(plan) = exchange.pass.take::<Plan>() {
         plan.end_without(exchange, head.status, NotStored::NoLifetime);
     }
+    exchange.redirects.is_led = true;
     // As nginx: these travel on to the redirected answer.
     let ranges = says_ranges.then_some(&b"Accept-Ranges"[..]);
     for name in

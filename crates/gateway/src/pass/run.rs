@@ -62,10 +62,13 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             }
         }
     }
-    let before_upstream = exchange.conf.engine.before_upstream;
-    let refused = match before_upstream(exchange) {
-        Some(limits) => limits.await.err(),
-        None => None,
+    let engine = exchange.conf.engine;
+    let refused = if (engine.is_forbidden)(exchange) {
+        Some(Outcome::Refused(403))
+    } else if let Some(limits) = (engine.before_upstream)(exchange) {
+        limits.await.err()
+    } else {
+        None
     };
     if let Some(outcome) = refused {
         // Others may make the page.
@@ -369,6 +372,12 @@ async fn refresh(exchange: &mut Exchange, way: Way<'_>) {
     let gateway = way.gateway;
     let is_shared = cache::shared::is_there(exchange);
     if is_shared && Box::pin(cache::shared::find(exchange, gateway.cache)).await.is_some() {
+        return;
+    }
+    if (exchange.conf.engine.is_forbidden)(exchange) {
+        if let Some(plan) = exchange.pass.take::<Plan>() {
+            plan.end_without(exchange, 403, NotStored::Forbidden);
+        }
         return;
     }
     let Ok(reply) = ask(exchange, way, false).await else { return };

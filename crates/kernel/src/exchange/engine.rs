@@ -64,6 +64,8 @@ pub struct Engine {
     pub take_real_ip: fn(&mut Exchange),
     /// Judges a request that is about to reach an upstream; an error is what its client gets. `None`: nothing limits these.
     pub before_upstream: for<'a> fn(&'a mut Exchange) -> Option<Judged<'a>>,
+    /// Whether what an upstream would be asked for is refused to all clients, by what is said beside it on the disk.
+    pub is_forbidden: fn(&Exchange) -> bool,
     /// The variable of a name that the server computes.
     pub variable: fn(&str) -> Option<&'static Variable>,
     /// Purges what an answer asks for in its `X-Accel-Purge` fields.

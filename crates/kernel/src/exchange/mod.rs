@@ -85,6 +85,9 @@ pub struct Redirects {
     pub is_cycle: bool,
     /// Whether an `error_page` was followed: the next error gets the server's own page.
     pub has_error_page: bool,
+    /// Whether the path is not what the client asked for, but what an `error_page` or an upstream's `X-Accel-Redirect` has in its
+    /// place.
+    pub is_led: bool,
     /// The status an `error_page` was entered with; 0 where its page decides.
     pub error_status: Option<u16>,
     /// Whether an error of the server's own ends the subrequest without a page: who asks has something in its place.
@@ -99,6 +102,7 @@ impl Default for Redirects {
             left: limits::URI_CHANGES_MAX,
             is_cycle: false,
             has_error_page: false,
+            is_led: false,
             error_status: None,
             has_stub: false,
             refused: None,

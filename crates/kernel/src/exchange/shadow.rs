@@ -71,6 +71,7 @@ impl Exchange {
         shadow.is_uri_as_sent = self.is_uri_as_sent;
         shadow.is_uri_in_location = self.is_uri_in_location;
         shadow.is_internal = self.is_internal;
+        shadow.redirects.is_led = self.redirects.is_led;
         shadow.doubt = self.doubt.clone();
         shadow.pass = Pass::for_shadow(&self.pass);
         shadow.args.clone_from(&self.args);

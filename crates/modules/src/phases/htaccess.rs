@@ -23,13 +23,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use yorozu_http::uri;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::http_core::Root;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::settings::silent;
-use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::{Exchange, Role};
 use yorozu_kernel::files::open::{self, Kind};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Level};
@@ -39,7 +41,7 @@ pub const MODULE: Module =
     Module::new("http_htaccess", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
 settings! {
-    /// Whether 403 answers what an `.htaccess` in the file's folder, or in one above as far as `root`, refuses by `Require all denied` or `Deny from all`, also in `<Files>` and `<FilesMatch>`, or by a `RewriteRule` with `[F]`, `[G]` or `[R=404]` and without a condition. Nothing else in it counts.
+    /// Whether 403 answers what an `.htaccess` in the file's folder, or in one above as far as `root`, refuses by `Require all denied` or `Deny from all`, also in `<Files>` and `<FilesMatch>`, or by a `RewriteRule` with `[F]`, `[G]` or `[R=404]` and without a condition. Nothing else in it counts, and a stored page is shown until it is made again.
     htaccess_deny: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
@@ -262,12 +264,43 @@ fn read(folder: &[u8]) -> Folder {
     }
 }
 
-/// Whether a folder on the way to the request's file refuses it to all clients.
+/// Whether an `.htaccess` refuses, to all clients, the file that the request came to or the one that its client asked for. It says
+/// nothing about pages of errors, and as with Apache's `X-Sendfile` nothing about what an application sends instead of a page.
+///
+/// To be asked before a file is opened and before an upstream is asked, and not for a stored page.
 pub fn refuses(exchange: &Exchange) -> bool {
-    let root = &exchange.conf.location(exchange.location).http_core().root;
-    let end = memchr::memrchr(b'/', &exchange.uri).map_or(0, |at| at + 1);
+    let location = exchange.conf.location(exchange.location);
+    let core = location.http_core();
+    // A subrequest was let in with its parent, and no client asks for what is internal.
+    let is_asked = exchange.role == Role::Request && !core.internal.0;
+    if !location.of::<Conf>().htaccess_deny || !is_asked {
+        return false;
+    }
+    let is_refused = match asked_for(exchange) {
+        Some(_) if exchange.redirects.is_led => false,
+        Some(asked) if is_refused(exchange, &core.root, &asked) => true,
+        _ => is_refused(exchange, &core.root, &exchange.uri),
+    };
+    if is_refused {
+        error::request(exchange, Level::Error, "access forbidden by .htaccess");
+    }
+    is_refused
+}
+
+/// The path that the client asked for, where that became another one.
+fn asked_for(exchange: &Exchange) -> Option<Vec<u8>> {
+    if exchange.is_uri_as_sent {
+        return None;
+    }
+    let asked = uri::normalize(exchange.request.target(), true).ok()?.path;
+    (asked != exchange.uri).then_some(asked)
+}
+
+/// Whether a folder on the way to the file of a path refuses it.
+fn is_refused(exchange: &Exchange, root: &Root, uri: &[u8]) -> bool {
+    let end = memchr::memrchr(b'/', uri).map_or(0, |at| at + 1);
     // Where the URL alone says which folders these are.
-    let folder = (!root.is_alias && root.path.as_literal().is_some()).then(|| &exchange.uri[..end]);
+    let folder = (!root.is_alias && root.path.as_literal().is_some()).then(|| &uri[..end]);
     let now = turn::instant();
     let is_quiet = |folder: &[u8]| {
         QUIET.with_borrow(|quiet| {
@@ -278,8 +311,8 @@ pub fn refuses(exchange: &Exchange) -> bool {
     if folder.is_some_and(is_quiet) {
         return false;
     }
-    let path = path::request_filename(exchange);
-    let mut top = Scratch::take();
+    let (mut top, mut path) = (Scratch::take(), Scratch::take());
+    path::append_file_in(root, exchange, uri, &mut path);
     path::append_folder(root, exchange, &mut top);
     let top = top.strip_suffix(b"/").unwrap_or(&top).len();
     let (mut told, mut is_rewritten) = (Vec::new(), false);
@@ -313,11 +346,7 @@ pub fn refuses(exchange: &Exchange) -> bool {
     }
     let file = path.get(name..).unwrap_or_default();
     let file = &file[..memchr::memchr(b'/', file).unwrap_or(file.len())];
-    let is_refused = is_rewritten || granted(&told, file) == Some(false);
-    if is_refused {
-        error::request(exchange, Level::Error, "access forbidden by .htaccess");
-    }
-    is_refused
+    is_rewritten || granted(&told, file) == Some(false)
 }
 
 /// What files say of one of this name, from the outermost folder on. As with Apache: what is said of files counts after what is said

@@ -173,6 +173,23 @@ def test_what_dies_is_started_again_and_a_signal_ends_all(base):
         assert is_gone(pids), served.told()
 
 
+def test_the_server_goes_on_while_its_master_is_started_again(base):
+    with Served(base, site_of(base, {'index.php': PAGE})) as served:
+        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
+        server, *_ = served.children(master)
+        os.kill(master, signal.SIGKILL)
+        while 'the server is started again' not in served.told():
+            equal(get(served.port, '/').status, 200)
+        pid_file = next((base / 'state/yorozu').glob('*/pid'))
+        until('a new master', lambda: pid_file.exists() and pid_file.read_text().strip() not in ('', str(master)))
+        equal(get(served.port, '/').status, 200)
+        assert pathlib.Path(f'/proc/{server}').exists()
+        pids = [*served.children(), server]
+        served.process.send_signal(signal.SIGINT)
+        equal(served.process.wait(SECONDS), 0)
+        assert is_gone(pids), served.told()
+
+
 def test_nothing_is_left_of_one_that_is_killed(base):
     site = site_of(base, {'index.php': PAGE})
     with Served(base, site) as served:

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(super) struct Process {
     /// The signal that has it read its configuration again.
     reload: Signal,
     child: Option<Child>,
+    /// Groups of processes whose first was killed, and which the next start takes over.
+    left: Vec<Pid>,
     started: Instant,
     pause: Duration,
 }
@@ -51,7 +53,7 @@ impl Process {
         command.push(program.into());
         command.extend(args);
         let (started, pause) = (Instant::now(), PAUSE);
-        Self { name, command, environment, reload, child: None, started, pause }
+        Self { name, command, environment, reload, child: None, left: Vec::new(), started, pause }
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -88,7 +90,7 @@ impl Process {
 
     /// Kills what is left of it, its own processes included.
     fn end(&mut self) {
-        if let Some(id) = self.id() {
+        for id in self.id().into_iter().chain(self.left.drain(..)) {
             let _ = nix::sys::signal::killpg(id, Signal::SIGKILL);
         }
         if let Some(mut child) = self.child.take() {
@@ -99,7 +101,14 @@ impl Process {
     /// How it ended, if it did.
     fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
-        self.end();
+        match self.id() {
+            // A server without its master goes on, and the next master takes it over.
+            Some(id) if self.name == SERVER && status.signal().is_some() => {
+                self.left.push(id);
+                self.child = None;
+            }
+            _ => self.end(),
+        }
         Some(status.to_string())
     }
 }

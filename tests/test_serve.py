@@ -1,5 +1,5 @@
 """`yorozu serve`: folders as applications have them, what strangers get of them, and how the processes end or come back."""
-import concurrent.futures, os, pathlib, pwd, re, shutil, signal, subprocess, sys
+import concurrent.futures, os, pathlib, pwd, re, shlex, shutil, signal, subprocess, sys
 import pytest
 from issuer import Issuer, is_issued
 from peers import SECONDS, YOROZU, Folder, equal, free_port, get, listens, until
@@ -228,15 +228,25 @@ def test_the_owner_of_the_folder_runs_php_and_root_never_does(base):
         equal(get(served.port, '/').content.split(b'<')[0].strip()[:8], b'www-data')
 
 
+def games():
+    """A user and group who are not root: others where root runs the tests."""
+    user = pwd.getpwnam('games') if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    return user.pw_uid, user.pw_gid
+
+
+def as_games():
+    user, group = games()
+    return dict(user=user, group=group, extra_groups=[]) if os.geteuid() == 0 else {}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason='needs root to be another user')
 def test_any_user_serves_a_folder_of_their_own(base):
     site = site_of(base, {'index.php': '<?php echo posix_getpwuid(posix_geteuid())["name"];'})
     (base / 'state').mkdir()
-    user = pwd.getpwnam('games')
-    os.chown(base / 'state', user.pw_uid, user.pw_gid)
+    os.chown(base / 'state', *games())
     # Where the other user may run it.
     binary = shutil.copy(YOROZU, base / 'yorozu')
-    with Served(base, site, program=binary, user='games', group='games', extra_groups=[]) as served:
+    with Served(base, site, program=binary, **as_games()) as served:
         equal(get(served.port, '/').content, b'games')
         state = next((base / 'state/yorozu').iterdir())
         equal(oct(state.stat().st_mode & 0o777), '0o700')
@@ -333,6 +343,35 @@ def test_neither_a_reload_nor_the_end_loses_a_request(base):
                 equal(slow.result().content, b'whole')
             (site / 'begun').unlink()
             (site / 'go').unlink()
+
+
+def test_a_unit_serves_the_folder_as_the_command_did(base):
+    site, port = site_of(base, {'index.php': PAGE}).rename(base / 'my 100% site'), free_port()
+    environment = os.environ | {'XDG_STATE_HOME': str(base / 'state'), 'XDG_CONFIG_HOME': str(base / 'config'), 'PATH': os.environ['PATH']}
+    for folder in 'state', 'config':
+        (base / folder).mkdir()
+        os.chown(base / folder, *games())
+    binary = shutil.copy(YOROZU, base / 'yorozu')
+    install = lambda *options: subprocess.run([binary, 'serve', site, '--port', str(port), '--json', '--install', *options], capture_output=True, text=True, env=environment, **as_games())
+    said = install()
+    name, = (base / 'config/systemd/user').iterdir()
+    assert said.stdout.startswith(f'{name}: written') and f'systemctl --user enable --now {name.name}' in said.stdout, said
+    line = next(line for line in name.read_text().splitlines() if line.startswith('ExecStart='))
+    environment['XDG_STATE_HOME'] = next(line for line in name.read_text().splitlines() if line.startswith('Environment=XDG_STATE_HOME=')).split('=', 2)[2]
+    command = [word.replace('%%', '%') for word in shlex.split(line.removeprefix('ExecStart='))]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, **as_games())
+    try:
+        until('the site', lambda: listens(port))
+        equal(get(port, '/').status, 200)
+    finally:
+        process.terminate()
+        equal(process.wait(SECONDS), 0)
+    # Written again by itself, and by nobody over another's.
+    assert '"30s"' not in name.read_text() and install('--cache', '30s').returncode == 0 and '--cache 30s' in name.read_text()
+    name.write_text('[Service]\n')
+    refused = install()
+    assert refused.returncode == 1 and 'was not written by --install' in refused.stderr, refused
+    equal(name.read_text(), '[Service]\n')
 
 
 @pytest.mark.parametrize('args, words', [

@@ -3,6 +3,7 @@
 
 mod application;
 mod https;
+mod install;
 mod listen;
 mod php;
 mod plan;
@@ -37,6 +38,7 @@ Options:
   --write DIR       : writes it to a folder and ends; from then on it is used as it stands there
   --forget          : serves without what --write wrote, from now on
   --explain-sizes   : prints each size with its reason and ends
+  --install         : writes a unit of systemd that serves the folder like this from now on, and ends
 ";
 
 /// What is to be done with the configuration.
@@ -47,6 +49,7 @@ enum Task {
     Print,
     Write(PathBuf),
     ExplainSizes,
+    Install,
     /// Another program, which ends with this one's parent.
     Child(Vec<OsString>),
 }
@@ -93,6 +96,7 @@ impl Serve {
                 Long("print") => serve.task = Task::Print,
                 Long("write") => serve.task = Task::Write(text(parser)?.into()),
                 Long("explain-sizes") => serve.task = Task::ExplainSizes,
+                Long("install") => serve.task = Task::Install,
                 Long("child") => {
                     let rest = parser.raw_args().map_err(failed)?;
                     serve.task = Task::Child(rest.collect());
@@ -126,18 +130,27 @@ impl Serve {
         }
     }
 
+    /// The options that say how the folder is served, with their values, as they were given.
+    fn options(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut given = Vec::new();
+        let mut add = |name, values: &[String]| {
+            given.extend(values.iter().map(|value| (name, Some(value.clone()))));
+        };
+        add("--port", self.port.map(|port| port.to_string()).as_slice());
+        add("--listen", &self.listens);
+        add("--domain", &self.domains);
+        add("--tls", self.is_internal.then(|| "internal".to_owned()).as_slice());
+        add("--issuer", self.issuer.as_slice());
+        add("--contact", self.contact.as_slice());
+        add("--cache", self.cache.as_slice());
+        add("--php", self.php.as_slice());
+        given.extend(self.is_json.then_some(("--json", None)));
+        given
+    }
+
     /// Options that were given about what stands in a configuration.
     fn written_options(&self) -> impl Iterator<Item = &'static str> {
-        [
-            ("--port", self.port.is_some()),
-            ("--listen", !self.listens.is_empty()),
-            ("--domain", !self.domains.is_empty()),
-            ("--tls", self.is_internal),
-            ("--cache", self.cache.is_some()),
-            ("--json", self.is_json),
-        ]
-        .into_iter()
-        .filter_map(|(option, is_given)| is_given.then_some(option))
+        self.options().into_iter().map(|(name, _)| name).filter(|name| *name != "--php")
     }
 
     /// Does it, until it is told to end.
@@ -158,6 +171,7 @@ impl Serve {
                 print!("{}", plan.explained_sizes());
                 Ok(())
             }
+            Task::Install => plan.install(),
             Task::Write(folder) => plan.write_for_good(folder),
             Task::Serve => plan.serve(),
         }

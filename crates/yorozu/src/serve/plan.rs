@@ -6,7 +6,7 @@ use super::php::{self, Php};
 use super::sizes::{self, Machine, Sizes};
 use super::supervise::{self, Ended, PHP, Process, SERVER, Supervisor};
 use super::text::{self, Site, Tls, Worker};
-use super::{Serve, Task, https};
+use super::{Serve, Task, https, install};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::fs;
@@ -244,6 +244,20 @@ impl<'a> Plan<'a> {
             ));
         }
         Ok(Some(folder))
+    }
+
+    /// Leaves a unit of systemd that serves the folder as this command would, and says how it is started.
+    pub(super) fn install(&self) -> Result<(), String> {
+        let own = std::env::current_exe().map_err(|why| why.to_string())?;
+        let mut command = vec![own.display().to_string(), "serve".to_owned()];
+        command.push(self.folder.display().to_string());
+        for (option, value) in self.serve.options() {
+            command.push(option.to_owned());
+            command.extend(value);
+        }
+        let site = self.serve.domains.first().map(String::as_str);
+        let site = site.or_else(|| self.state.file_name()?.to_str()).unwrap_or("site");
+        install::install(site, &self.folder, &command)
     }
 
     pub(super) fn serve(&self) -> Result<(), String> {

@@ -252,6 +252,28 @@ def test_any_user_serves_a_folder_of_their_own(base):
         equal(oct(state.stat().st_mode & 0o777), '0o700')
 
 
+def test_the_console_is_this_machines_and_asks_for_its_token(base):
+    site = site_of(base, {'index.php': PAGE})
+    with Served(base, site) as served:
+        address, token = re.search(rf'its console is at http://localhost:{served.port}(/\S+)#token=(\S+)', served.told()).groups()
+        page = lambda path, **fields: get(served.port, address + path, **fields)
+        equal((page('').status, page('figures').status, page('figures', Authorization=f'Bearer {token}').status), (200, 403, 200))
+        assert token not in ' '.join(pathlib.Path(f'/proc/{pid}/cmdline').read_text() for pid in served.children())
+    with Served(base, site, '--listen', f'0.0.0.0:{free_port()}') as served:
+        assert 'console' not in served.told()
+
+
+def test_what_it_keeps_is_where_it_is_told_to_and_may_have_a_long_path(base):
+    state = base / ('long' * 30) / 'state'
+    with Served(base, site_of(base, {'index.php': PAGE}), '--cache', '1m', '--state', str(state), '--memory', '200m') as served:
+        equal([get(served.port).headers['X-Cache'] for _ in range(2)], ['MISS', 'HIT'])
+        assert (state / 'conf/nginx.conf').exists() and not (base / 'state').exists()
+        assert 'up to 2 processes' in served.told()
+        sockets = pathlib.Path(re.search(r'unix:(.*)/php.sock', (state / 'conf/nginx.conf').read_text())[1])
+    assert not sockets.is_relative_to(base)
+    shutil.rmtree(sockets)
+
+
 def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
     counted = '<?php if (isset($_COOKIE["own_session"])) { header("Cache-Control: private"); } echo microtime(true);'
     site = site_of(base, {'index.php': counted})
@@ -268,6 +290,8 @@ def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
     with Served(base, site_of(base, files)) as served:
         assert 'pages are kept for 10m' in served.told() and twice(served.port)
         assert not twice(served.port, Cookie='wordpress_logged_in_x=1')
+        kept = lambda path: get(served.port, path).headers.get_all('Cache-Control')
+        equal([kept('/wp-content/themes/a/style.css' + version) for version in ('', '?ver=6.1')], [['max-age=604800', 'public'], ['max-age=31536000', 'public, immutable']])
 
 
 def test_the_application_purges_its_pages_by_what_php_is_told(base):

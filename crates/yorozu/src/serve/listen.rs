@@ -68,6 +68,12 @@ impl Listens {
         found
     }
 
+    /// Whether other machines reach none of them.
+    pub(super) fn are_local(&self) -> bool {
+        let mut all = self.plain.iter().chain(&self.secure);
+        all.all(|listen| listen.starts_with("127.") || listen.starts_with("[::1]"))
+    }
+
     /// An address that answers when the site does; none for a socket of a file.
     pub(super) fn probe(&self) -> Option<SocketAddr> {
         reached(self.plain.first().or(self.secure.first())?)

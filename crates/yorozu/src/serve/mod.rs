@@ -33,6 +33,8 @@ Options:
   --listen ADDRESS  : where to listen, as \"listen\" has it (default: this machine alone); may be repeated
   --cache TIME      : keeps pages for visitors without a session that long; off: keeps none
   --php WHERE       : a PHP-FPM to start (a program), or one that runs (a socket, an address)
+  --memory SIZE     : what the site may take, such as 512m (default: 75 % of what is there, less what others use)
+  --state DIR       : where pages, certificates and what was measured are kept
   --json            : requests as JSON, for machines
   --print           : prints the configuration and ends
   --write DIR       : writes it to a folder and ends; from then on it is used as it stands there
@@ -40,6 +42,9 @@ Options:
   --explain-sizes   : prints each size with its reason and ends
   --install         : writes a unit of systemd that serves the folder like this from now on, and ends
 ";
+
+/// The least that a site is sized for, in MB.
+const MEMORY_MB_MIN: u64 = 64;
 
 /// What is to be done with the configuration.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -67,6 +72,8 @@ pub(crate) struct Serve {
     contact: Option<String>,
     cache: Option<String>,
     php: Option<String>,
+    memory_mb: Option<u64>,
+    state: Option<PathBuf>,
     is_json: bool,
     forgets: bool,
     task: Task,
@@ -91,6 +98,8 @@ impl Serve {
                 Long("contact") => serve.contact = Some(text(parser)?),
                 Long("cache") => serve.cache = Some(time(text(parser)?)?),
                 Long("php") => serve.php = Some(text(parser)?),
+                Long("memory") => serve.memory_mb = Some(memory(&text(parser)?)?),
+                Long("state") => serve.state = Some(whole(&text(parser)?)?),
                 Long("json") => serve.is_json = true,
                 Long("forget") => serve.forgets = true,
                 Long("print") => serve.task = Task::Print,
@@ -144,13 +153,18 @@ impl Serve {
         add("--contact", self.contact.as_slice());
         add("--cache", self.cache.as_slice());
         add("--php", self.php.as_slice());
+        add("--memory", self.memory_mb.map(|mb| format!("{mb}m")).as_slice());
+        add("--state", self.state.as_ref().map(|path| path.display().to_string()).as_slice());
         given.extend(self.is_json.then_some(("--json", None)));
         given
     }
 
     /// Options that were given about what stands in a configuration.
     fn written_options(&self) -> impl Iterator<Item = &'static str> {
-        self.options().into_iter().map(|(name, _)| name).filter(|name| *name != "--php")
+        self.options()
+            .into_iter()
+            .map(|(name, _)| name)
+            .filter(|name| !["--php", "--state"].contains(name))
     }
 
     /// Does it, until it is told to end.
@@ -234,6 +248,20 @@ fn time(text: String) -> Result<String, String> {
     }
 }
 
+fn memory(text: &str) -> Result<u64, String> {
+    let mb = yorozu_conf::value::offset(text.as_bytes()).map(|bytes| bytes >> 20);
+    mb.filter(|mb| *mb >= MEMORY_MB_MIN).ok_or_else(|| {
+        format!("--memory \"{text}\": a size of {MEMORY_MB_MIN}m or more was expected, such as 512m or 2g")
+    })
+}
+
+fn whole(path: &str) -> Result<PathBuf, String> {
+    if path.contains(['$', '\n', '\r']) || path.is_empty() {
+        return Err(format!("--state \"{path}\": a folder without \"$\" in its path was expected"));
+    }
+    std::path::absolute(path).map_err(|why| format!("--state \"{path}\": {why}"))
+}
+
 /// The folder's whole path, if it can be served.
 fn readable(folder: &Path) -> Result<PathBuf, String> {
     let whole =
@@ -282,6 +310,8 @@ mod tests {
             (&["--port", "http"], "a number from 1 to 65535"),
             (&["--cache", "soon"], "a time was expected"),
             (&["--cache", "0"], "a time was expected"),
+            (&["--memory", "1m"], "a size of 64m or more"),
+            (&["--state", ""], "a folder without"),
             (&["--listen", "80; evil"], "an address was expected"),
             (&["--port", "80", "--listen", "81"], "one of them is enough"),
             (&["one", "two"], "two"),

@@ -18,20 +18,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest path of a socket (unix(7)).
-const SOCKET_PATH_MAX: usize = 107;
+/// Longest path of the folder of sockets, so that each has 107 bytes at most (unix(7)); `pid.server.new` is the longest name.
+const SOCKETS_PATH_MAX: usize = 107 - "/pid.server.new".len();
 
-/// Where sockets, pages and what was measured are kept: below XDG_STATE_HOME, and without it below /var/lib for root, else
+/// Where pages, certificates and what was measured are kept: below XDG_STATE_HOME, and without it below /var/lib for root, else
 /// below the user's own state folder.
 fn state(folder: &Path) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    folder.hash(&mut hasher);
     let name = folder
         .file_name()
         .map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
     let name: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(24).collect();
-    let name = format!("{name}-{:08x}", hasher.finish() >> 32);
+    let name = format!("{name}-{:08x}", hash(folder));
     let told =
         std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let base = told.map(|base| base.join("yorozu")).unwrap_or_else(|| {
@@ -42,6 +40,29 @@ fn state(folder: &Path) -> PathBuf {
         Path::new(&home).join(".local/state/yorozu")
     });
     base.join(name)
+}
+
+/// Where sockets are: beside what else is kept, or where that path is too long, in a folder of this user for what runs.
+fn sockets(state: &Path) -> PathBuf {
+    if state.as_os_str().len() <= SOCKETS_PATH_MAX {
+        return state.to_owned();
+    }
+    let user = Uid::effective();
+    let told =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let (base, name) = match (user.is_root(), told) {
+        (true, _) => ("/run".into(), "yorozu".to_owned()),
+        (_, Some(base)) => (base, "yorozu".to_owned()),
+        _ => ("/tmp".into(), format!("yorozu-{user}")),
+    };
+    base.join(format!("{name}-{:08x}", hash(state)))
+}
+
+/// A short name for a path.
+fn hash(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish() >> 32
 }
 
 /// Who the server and PHP are where root starts them: the folder's owner, who is not root.
@@ -69,6 +90,7 @@ pub(super) struct Plan<'a> {
     found: Found,
     php: Option<Php>,
     state: PathBuf,
+    sockets: PathBuf,
     worker: Option<Worker>,
     machine: Machine,
 }
@@ -82,8 +104,10 @@ impl<'a> Plan<'a> {
         let found = application::look(&folder);
         let needs_php = found.application.runs_php();
         let php = if needs_php { Some(php::find(serve.php.as_deref())?) } else { None };
-        let (state, worker) = (state(&folder), worker(&folder)?);
-        Ok(Self { serve, folder, found, php, state, worker, machine: Machine::look() })
+        let state = serve.state.clone().unwrap_or_else(|| state(&folder));
+        let sockets = sockets(&state);
+        let (worker, machine) = (worker(&folder)?, Machine::look(serve.memory_mb));
+        Ok(Self { serve, folder, found, php, state, sockets, worker, machine })
     }
 
     /// Each size with its reason.
@@ -117,6 +141,7 @@ impl<'a> Plan<'a> {
             sizes: self.sizes(),
             cores: self.machine.cores,
             state: &self.state,
+            sockets: &self.sockets,
             worker: self.worker.as_ref(),
             listens,
             names: &self.serve.domains,
@@ -189,7 +214,8 @@ impl<'a> Plan<'a> {
         fs::create_dir_all(folder).map_err(failed)?;
         let whole = fs::canonicalize(folder).map_err(failed)?;
         let mut differ = Vec::new();
-        for (name, text) in self.files(&self.listens()?) {
+        let listens = self.listens()?;
+        for (name, text) in self.files(&listens) {
             let path = whole.join(name);
             match fs::read_to_string(&path) {
                 Ok(there) if there == text => {}
@@ -201,7 +227,7 @@ impl<'a> Plan<'a> {
                 Err(_) => fs::write(&path, text).map_err(failed)?,
             }
         }
-        make_state(&self.state)?;
+        self.make_folders(&listens)?;
         fs::write(self.state.join("written"), whole.as_os_str().as_encoded_bytes())
             .map_err(failed)?;
         println!(
@@ -261,14 +287,7 @@ impl<'a> Plan<'a> {
     }
 
     pub(super) fn serve(&self) -> Result<(), String> {
-        make_state(&self.state)?;
-        let socket = self.state.join("php.sock");
-        if socket.as_os_str().len() > SOCKET_PATH_MAX {
-            return Err(format!(
-                "\"{}\" is too long for a socket's path: set XDG_STATE_HOME to a shorter one",
-                socket.display()
-            ));
-        }
+        make_folder(&self.state)?;
         let lock = supervise::lock(&self.state.join("lock"));
         let mut lock =
             lock.map_err(|who| format!("\"{}\" is served already: {who}", self.folder.display()))?;
@@ -278,6 +297,7 @@ impl<'a> Plan<'a> {
             None => self.listens()?,
         };
         let folder = written.clone().unwrap_or_else(|| self.state.join("conf"));
+        self.make_folders(&listens)?;
         if written.is_none() {
             self.secure()?;
             self.write(&folder, &listens)?;
@@ -286,7 +306,7 @@ impl<'a> Plan<'a> {
         let _ = lock.set_len(0).and_then(|()| lock.rewind());
         let _ = writeln!(lock, "{url} by process {}", std::process::id());
         let mut supervisor = Supervisor::new(self.processes(&folder, &listens)?)?;
-        let address = listens.probe();
+        let (address, socket) = (listens.probe(), self.sockets.join(text::PHP_SOCKET));
         let is_up = supervisor.start(|name| match name {
             PHP => UnixStream::connect(&socket).is_ok(),
             _ => address.is_none_or(|address| {
@@ -296,7 +316,9 @@ impl<'a> Plan<'a> {
         if !is_up {
             return Ok(());
         }
-        self.introduce(&url, written.as_deref());
+        let configuration = fs::read_to_string(folder.join("nginx.conf"));
+        let has_console = configuration.is_ok_and(|text| text.contains(text::CONSOLE_PATH));
+        self.introduce(&url, has_console, written.as_deref());
         let measured = self.state.join("process-kb");
         while supervisor.run(|fpm| remember(fpm, &measured)) == Ended::Reload {
             let looked = if written.is_none() { self.again(&folder, &listens) } else { Ok(()) };
@@ -327,11 +349,22 @@ impl<'a> Plan<'a> {
             .map_err(failed)
     }
 
+    /// Makes what the configuration names and is not the server's to make.
+    fn make_folders(&self, listens: &Listens) -> Result<(), String> {
+        for folder in [&self.state, &self.state.join("tmp"), &self.sockets] {
+            make_folder(folder)?;
+        }
+        if listens.are_local() {
+            make_token(&self.state.join(text::CONSOLE_TOKEN), "", "")?;
+        }
+        Ok(())
+    }
+
     /// What PHP needs to purge pages, where any are kept.
     fn purges(&self, listens: &Listens) -> Result<Vec<(&'static str, String)>, String> {
         let url = listens.own_url(matches!(self.tls(), Tls::Issued { .. }));
         let Some(url) = url.filter(|_| self.pages().is_some()) else { return Ok(Vec::new()) };
-        let token = make_token(&self.state.join(text::TOKEN))?;
+        let token = make_token(&self.state.join(text::TOKEN), "cache_purge_api token=", ";")?;
         Ok(vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", token)])
     }
 
@@ -364,7 +397,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Says what was found, and where it is served.
-    fn introduce(&self, url: &str, written: Option<&Path>) {
+    fn introduce(&self, url: &str, has_console: bool, written: Option<&Path>) {
         let strong =
             if std::io::stderr().is_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         let root = self
@@ -397,6 +430,15 @@ impl<'a> Plan<'a> {
             ),
             (None, _) => {}
         }
+        let token = fs::read_to_string(self.state.join(text::CONSOLE_TOKEN)).ok();
+        if let Some(token) = token.filter(|_| has_console) {
+            eprintln!(
+                "yorozu: its console is at {}{}#token={}",
+                url.trim_end_matches('/'),
+                text::CONSOLE_PATH,
+                token.trim()
+            );
+        }
         match self.tls() {
             Tls::Own(folder) => eprintln!(
                 "yorozu: browsers trust it that import {} (curl --cacert)",
@@ -420,19 +462,21 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn make_state(state: &Path) -> Result<(), String> {
-    let failed = |why: std::io::Error| format!("\"{}\": {why}", state.display());
-    fs::create_dir_all(state.join("tmp")).map_err(failed)?;
-    let mode = if Uid::effective().is_root() { 0o755 } else { 0o700 };
-    fs::set_permissions(state, fs::Permissions::from_mode(mode)).map_err(failed)
+/// Makes a folder that no other user can write to.
+fn make_folder(folder: &Path) -> Result<(), String> {
+    let failed = |why: std::io::Error| format!("\"{}\": {why}", folder.display());
+    fs::create_dir_all(folder).map_err(failed)?;
+    let is_root = Uid::effective().is_root();
+    let mode = if is_root { 0o755 } else { 0o700 };
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// The token of a file, which is made where there is none.
-fn make_token(file: &Path) -> Result<String, String> {
-    const BEFORE: &str = "cache_purge_api token=";
+/// The token in a file, between these texts; it is made where there is none.
+fn make_token(file: &Path, before: &str, after: &str) -> Result<String, String> {
     let known = fs::read_to_string(file).ok();
     let known = known
-        .and_then(|text| Some(text.trim().strip_prefix(BEFORE)?.strip_suffix(';')?.to_owned()));
+        .and_then(|text| Some(text.trim().strip_prefix(before)?.strip_suffix(after)?.to_owned()))
+        .filter(|token| !token.is_empty());
     if let Some(token) = known {
         return Ok(token);
     }
@@ -441,7 +485,7 @@ fn make_token(file: &Path) -> Result<String, String> {
         .and_then(|mut random| random.read_exact(&mut bytes))
         .map_err(|why| format!("\"/dev/urandom\": {why}"))?;
     let token = format!("{:032x}", u128::from_ne_bytes(bytes));
-    https::write(file, &format!("{BEFORE}{token};\n"), 0o600)
+    https::write(file, &format!("{before}{token}{after}\n"), 0o600)
         .map_err(|why| format!("\"{}\": {why}", file.display()))?;
     Ok(token)
 }

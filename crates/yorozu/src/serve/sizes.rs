@@ -21,6 +21,8 @@ pub(super) struct Machine {
     pub(super) memory_mb: u64,
     /// Of that, what others use, in MB.
     pub(super) used_mb: u64,
+    /// What the site was allowed to take, in MB.
+    pub(super) allowed_mb: Option<u64>,
     /// Whether a control group sets the bound.
     pub(super) is_bounded: bool,
     /// Files that a process may have open.
@@ -28,7 +30,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn look() -> Self {
+    /// What is there, of which a site may have been allowed to take so much.
+    pub(super) fn look(allowed_mb: Option<u64>) -> Self {
         // A machine that says nothing is a small one.
         let unknown = memory::Usable { bytes: 1 << 30, used: 1 << 29, is_bounded: false };
         let usable = memory::usable().unwrap_or(unknown);
@@ -36,7 +39,7 @@ impl Machine {
         let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
         let files = files.map_or(1024, |(_, most)| most);
         let (memory_mb, used_mb) = (usable.bytes >> 20, usable.used >> 20);
-        Self { cores, memory_mb, used_mb, is_bounded: usable.is_bounded, files }
+        Self { cores, memory_mb, used_mb, allowed_mb, is_bounded: usable.is_bounded, files }
     }
 }
 
@@ -77,12 +80,15 @@ impl Sizes {
 
     /// What the site may use, in MB.
     fn ours(machine: Machine) -> u64 {
-        (machine.memory_mb * SHARE / 100).saturating_sub(machine.used_mb).max(machine.memory_mb / 8)
+        machine.allowed_mb.unwrap_or_else(|| {
+            let share = machine.memory_mb * SHARE / 100;
+            share.saturating_sub(machine.used_mb).max(machine.memory_mb / 8)
+        })
     }
 
     /// Each number with its reason, a line each.
     pub(super) fn explained(self, machine: Machine, process: Option<Process>) -> String {
-        let Machine { cores, memory_mb, used_mb, is_bounded, .. } = machine;
+        let Machine { cores, memory_mb, used_mb, allowed_mb, is_bounded, .. } = machine;
         let mut out = String::new();
         let mut row = |name: &str, value: &str, why: &str| {
             let _ = writeln!(out, "{name:<22}{value:>9}  {why}");
@@ -90,11 +96,13 @@ impl Sizes {
         let whose =
             if is_bounded { "what the control group allows" } else { "all of the machine's" };
         row("memory", &format!("{memory_mb} MB"), whose);
-        row(
-            "",
-            &format!("{} MB", Self::ours(machine)),
-            &format!("for the site: {SHARE} % of that, without the {used_mb} MB that others use"),
-        );
+        let share = match allowed_mb {
+            Some(_) => "for the site: as --memory says".to_owned(),
+            None => {
+                format!("for the site: {SHARE} % of that, without the {used_mb} MB that others use")
+            }
+        };
+        row("", &format!("{} MB", Self::ours(machine)), &share);
         row(
             "memory=",
             &format!("{} MB", self.cache_mb),
@@ -131,8 +139,14 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    const SMALL: Machine =
-        Machine { cores: 1, memory_mb: 1024, used_mb: 200, is_bounded: false, files: 20_000 };
+    const SMALL: Machine = Machine {
+        cores: 1,
+        memory_mb: 1024,
+        used_mb: 200,
+        allowed_mb: None,
+        is_bounded: false,
+        files: 20_000,
+    };
 
     #[test]
     fn a_small_machine_is_shared_by_the_rule() {
@@ -142,6 +156,8 @@ mod tests {
         assert_eq!((sizes.cache_mb, sizes.children), (35, 6));
         let measured = Process { mb: 30, is_measured: true };
         assert_eq!(Sizes::of(SMALL, Some(measured)).children, 13);
+        let allowed = Machine { allowed_mb: Some(512), ..SMALL };
+        assert_eq!(Sizes::of(allowed, Some(process)).children, 5);
         assert!(sizes.explained(SMALL, Some(process)).contains("pm.max_children               6"));
     }
 

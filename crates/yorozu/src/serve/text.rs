@@ -20,12 +20,17 @@ const COMMON: [(&str, &str); 5] = [
 const FRAME: &str = include_str!("nginx.conf");
 /// How long a request of PHP goes on when its pool is reloaded or ends. New ones wait for the slowest meanwhile.
 const REQUEST_ENDS_WITHIN: &str = "10s";
-/// The file, below the state's folder, with the line that knows the token for purges.
+/// The files, below the state's folder, with the line that knows the token for purges, and with the console's token.
 pub(super) const TOKEN: &str = "token.conf";
+pub(super) const CONSOLE_TOKEN: &str = "console-token";
+/// Where the console is, for those who know its token.
+pub(super) const CONSOLE_PATH: &str = "/.console/";
 /// Where the application purges.
 pub(super) const PURGE_PATH: &str = "/.purge";
 /// How long it is kept at most that a page is missing.
 const MISSING_KEPT: Duration = Duration::from_secs(60);
+/// The socket of a pool of the site's own.
+pub(super) const PHP_SOCKET: &str = "php.sock";
 /// Longest upload, also PHP's own.
 const UPLOAD_MB: u64 = 256;
 
@@ -56,8 +61,10 @@ pub(super) struct Site<'a> {
     pub(super) php: Option<&'a Php>,
     pub(super) sizes: Sizes,
     pub(super) cores: u64,
-    /// Where sockets, temporary files and pages are.
+    /// Where temporary files, certificates and pages are.
     pub(super) state: &'a Path,
+    /// Where sockets are.
+    pub(super) sockets: &'a Path,
     pub(super) worker: Option<&'a Worker>,
     pub(super) listens: &'a Listens,
     /// Names of the site; any, if there are none.
@@ -83,7 +90,7 @@ impl Site<'_> {
     /// Where PHP listens, as `server` of an `upstream` says it.
     fn php_address(&self) -> Option<String> {
         Some(match self.php? {
-            Php::Own { .. } => format!("unix:{}", self.state.join("php.sock").display()),
+            Php::Own { .. } => format!("unix:{}", self.sockets.join(PHP_SOCKET).display()),
             Php::Running(address) => address.clone(),
         })
     }
@@ -123,17 +130,29 @@ fastcgi_cache_status on;
         out
     }
 
-    /// The lines of the site's server by which its application purges pages, where there are any.
-    fn purge_lines(&self) -> String {
-        if self.php.is_none() || self.pages.is_none() {
-            return String::new();
-        }
-        let token = self.state.join(TOKEN).display().to_string();
-        format!(
-            "        # The application purges its pages here (docs/purge.md) with a token that PHP has as YOROZU_TOKEN.\n        location = {PURGE_PATH} {{\n            include {};\n        }}\n\n",
+    /// The lines of the site's server about its pages, where any are kept, and for who looks after it.
+    fn own_lines(&self) -> String {
+        let mut out = String::new();
+        if self.php.is_some() && self.pages.is_some() {
             // A pattern may match nothing: without the file there is no token, and no purge.
-            word(&token.replace(".conf", ".con[f]"))
-        )
+            let token = self.state.join(TOKEN).display().to_string().replace(".conf", ".con[f]");
+            let _ = write!(
+                out,
+                "add_header X-Cache $upstream_cache_status always;\n\
+                 # The application purges its pages here (docs/purge.md) with a token that PHP has as YOROZU_TOKEN.\n\
+                 location = {PURGE_PATH} {{\n    include {};\n}}\n",
+                word(&token)
+            );
+        }
+        if self.listens.are_local() {
+            let token = self.state.join(CONSOLE_TOKEN).display().to_string();
+            let _ = write!(
+                out,
+                "# Why requests were no hits, live (docs/console.md).\nlocation ^~ {CONSOLE_PATH} {{\n    console write=on {};\n    access_log off;\n}}\n",
+                word(&format!("token={token}"))
+            );
+        }
+        out
     }
 
     /// The lines of `http` about an issuer, and the server that leads to HTTPS what comes without it.
@@ -206,6 +225,7 @@ fastcgi_cache_status on;
             ("@FILES@", self.sizes.files.to_string()),
             ("@CONNECTIONS@", self.sizes.connections.to_string()),
             ("@STATE@", state),
+            ("@SOCKETS@", self.sockets.display().to_string()),
             ("@USER@\n", user.map_or_else(String::new, |line| line + "\n")),
             ("@LOG@", if self.is_json { "json".to_owned() } else { "people".to_owned() }),
             ("@UPLOAD@", format!("{UPLOAD_MB}m")),
@@ -214,7 +234,7 @@ fastcgi_cache_status on;
             ("@LISTEN@", indented(&self.listen_lines(), 8)),
             ("@NAMES@\n", names),
             ("@ROOT@", word(&self.found.root.display().to_string())),
-            ("@PURGE@\n", self.purge_lines()),
+            ("@OWN@", indented(&self.own_lines(), 8)),
             ("@RULES@", indented(&rules, 8)),
         ] {
             text = text.replace(mark, &value);
@@ -225,9 +245,10 @@ fastcgi_cache_status on;
     /// `php-fpm.conf`, for a pool of the site's own.
     pub(super) fn pool(&self) -> Option<String> {
         let Some(Php::Own { .. }) = self.php else { return None };
-        let state = self.state.display();
+        let socket = self.sockets.join(PHP_SOCKET);
         let mut out = format!(
-            "[global]\nerror_log = /proc/self/fd/2\nlog_level = warning\nprocess_control_timeout = {REQUEST_ENDS_WITHIN}\ndaemonize = no\n\n[site]\nlisten = {state}/php.sock\nlisten.mode = 0600\nlisten.backlog = 511\n"
+            "[global]\nerror_log = /proc/self/fd/2\nlog_level = warning\nprocess_control_timeout = {REQUEST_ENDS_WITHIN}\ndaemonize = no\n\n[site]\nlisten = {socket}\nlisten.mode = 0600\nlisten.backlog = 511\n",
+            socket = socket.display()
         );
         if let Some(Worker { user, group }) = self.worker {
             let _ = write!(

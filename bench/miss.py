@@ -1,5 +1,5 @@
 """What a visitor waits for when a page is not stored: the real WordPress of `make run`, behind Debian's nginx and behind yorozu."""
-import asyncio, os, pathlib, re, signal, statistics, subprocess, sys, time
+import asyncio, os, pathlib, signal, statistics, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parent / 'tests')]
@@ -23,7 +23,6 @@ class Front:
         self.folder.chmod(0o777)
         user = 'user www-data;' if os.geteuid() == 0 else ''
         memory = ' memory=64m' if name == 'yorozu' else ''
-        php = re.search(r'^listen = (.*)', (site.folder / 'conf/php-fpm.conf').read_text(), re.M)[1]
         (self.folder / 'nginx.conf').write_text(f"""
             {user} daemon off; worker_processes 1; pid {self.folder}/pid; error_log {self.folder}/error.log;
             events {{ worker_connections 4096; }}
@@ -35,7 +34,7 @@ class Front:
                 location / {{ try_files $uri $uri/ /index.php?$args; }}
                 location ~ \\.php$ {{
                   include {HERE.parent}/presets/fastcgi_params; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;
-                  fastcgi_pass unix:{php};
+                  fastcgi_pass unix:{site.served}/php.sock;
                   fastcgi_cache pages; fastcgi_cache_key $request_uri; fastcgi_cache_valid 200 1h;
                   add_header X-Cache $upstream_cache_status; }} }} }}""")
         self.process = subprocess.Popen([program, '-p', f'{self.folder}/', '-c', self.folder / 'nginx.conf', '-e',

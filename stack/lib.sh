@@ -5,7 +5,6 @@ die() { printf 'make run: %s\n' "$*" >&"${terminal:-2}"; exit 1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
 . "$here/stack/prepare.sh"
-. "$here/stack/tls.sh"
 
 # --- folders and users -----------------------------------------------------------------------
 
@@ -38,7 +37,7 @@ choose_folders() {
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
     [ -O "$sockets" ] || die "$sockets belongs to another user"
-    mkdir -p "$data"/{conf,log,cache,tmp,written} || die "cannot make folders in $data"
+    mkdir -p "$data"/{log,tmp} || die "cannot make folders in $data"
     ! is_disk_full || die "the disk of $data is full"
 }
 
@@ -66,44 +65,18 @@ take_lock() {
     done
 }
 
-# Writes what is made of a template, with what the owner changed in it since the last start. Where both
-# changed the same lines, the owner's file stays as it is.
-write() { # file < content
-    local file=$1 name=${1##*/} mine
-    case $file in "$data"/node*) name=${file#"$data"/} name=${name//\//-} ;; esac
-    local before=$data/written/$name new=$data/tmp/$name
-    (umask 077 && cat >"$new") || die "cannot write $new"
-    if [ -e "$file" ] && [ -e "$before" ] && ! cmp -s "$file" "$before"; then
-        if ! mine=$(diff3 -m "$file" "$before" "$new"; status=$?; echo .; exit $status); then
-            step "your changes to $file meet this start's in the same lines: yours stay, remove it to have it written"
-            rm -f "$new"
-            return
-        fi
-        step "keeping your changes to $file"
-        printf %s "${mine%.}" >"$file"
-    else
-        # It may hold a password.
-        (umask 027 && cat "$new" >"$file")
-    fi || die "cannot write $file"
-    mv "$new" "$before"
-}
-
-# Stored pages hold links with the port.
-forget_pages_of_other_address() {
-    local old
-    old=$(cat "$data/port" 2>/dev/null)
-    local now="$port${tls_port:+ $tls_port}"
-    if [ -n "$old" ] && [ "$old" != "$now" ]; then
-        find "$data/cache" "$data"/node?/cache -mindepth 1 -delete 2>/dev/null
-    fi
-    echo "$now" >"$data/port"
+# Bound, not connected to: a port may be held by a process that does not listen.
+free_port() { # first
+    php -r 'for ($port = $argv[1]; $port <= min(65535, $argv[1] + 50); $port++)
+        if (@stream_socket_server("tcp://127.0.0.1:$port")) { echo $port; exit; }
+        exit(1);' -- "$@"
 }
 
 # --- memory ------------------------------------------------------------------------------------
 
 # Sizes in MB by the rule of the published tuning guide: everything together takes 75 % of the memory, so
-# that nothing is ever swapped; its figures for 2 GB grow and shrink with the machine. What PHP's
-# children share out among them is what the others leave: the guide's 20 children take 25 MB each.
+# that nothing is ever swapped; its figures for 2 GB grow and shrink with the machine. What the database and
+# Redis leave is for pages and PHP, which `yorozu serve` shares out.
 compute_sizes() {
     local limit
     memory=$(($(awk '/^MemTotal:/ { print $2 }' /proc/meminfo) / 1024))
@@ -113,20 +86,16 @@ compute_sizes() {
         memory=$((limit / 1048576))
     fi
     memory=${YOROZU_MEMORY:-$memory}
-    local cores budget others
-    cores=$(nproc)
+    local budget
     budget=$((memory * 75 / 100))
     # A quarter in chunks of 128 MB, as InnoDB takes it; more than 4 GB is for a site that was measured.
     size_innodb=$(between 128 $((memory / 4 / 128 * 128)) 4096)
     size_queries=$(between 16 $((memory / 16)) 128)
-    size_opcache=128
     size_redis=$(between 32 $((memory / 32)) 512)
-    size_pages=$(between 16 $((memory / 32)) 1024)
-    others=$((size_innodb + size_queries + size_opcache + size_redis + size_pages + 128))
-    size_child=25
-    php_children=$(between 2 $(((budget - others) / size_child)) $((cores * 10)))
-    step "memory $memory MB, 75 % of it $budget MB: MariaDB $size_innodb + $size_queries, opcache $size_opcache,\
- Redis $size_redis, pages $size_pages, PHP $php_children x $size_child"
+    # The database has 128 MB besides.
+    size_site=$(between 64 $((budget - size_innodb - size_queries - 128 - size_redis)) "$memory")
+    step "memory $memory MB, 75 % of it $budget MB: MariaDB $size_innodb + $size_queries + 128, Redis $size_redis,\
+ pages and PHP $size_site"
 }
 
 between() { # least wanted most
@@ -198,13 +167,10 @@ sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
 make_site() {
     www=$data/www
-    local password token
+    local password
     if [ ! -e "$data/db-password" ]; then
         (umask 077; random_word >"$data/db-password"; random_word >"$data/admin-password")
     fi
-    for token in purge-token console-token; do
-        [ -e "$data/$token" ] || (umask 077; random_word >"$data/$token")
-    done
     password=$(cat "$data/db-password")
     if [ ! -e "$www/.complete" ]; then
         step "copying WordPress"
@@ -218,11 +184,8 @@ make_site() {
         is_root && chown -R $php_user "$www/wp-content"
         touch "$www/.complete"
     fi
-    write "$www/wp-config.php" < <(
-    # Every user of the machine sees the arguments of commands: secrets go in by standard input.
-    sed -f /dev/stdin -e "s|@SOCKET@|$sockets/db/db.sock|" \
-        -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@TLS_PORT@|$tls_port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
-        "$here/stack/wp-config.php" <<<"s|@PASSWORD@|$password|; s|@TOKEN@|$(cat "$data/purge-token")|")
+    # Its owner may change it.
+    grep -qs wp-site.php "$www/wp-config.php" || cp "$here/stack/wp-config.php" "$www/wp-config.php"
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"
@@ -231,19 +194,24 @@ make_site() {
         printf "define('%s_KEY', '%s');\ndefine('%s_SALT', '%s');\n" \
             $key "$(random_word)" $key "$(random_word)"
     done; } >"$data/keys.php")
-    chmod 600 "$data/keys.php"
-    (umask 077; cp "$data/keys.php" "$www/wp-keys.php")
+    # Every user of the machine sees the arguments of commands: secrets go in by standard input.
+    (umask 077; { cat "$data/keys.php"; cat <<END
+define('DB_PASSWORD', '$password');
+define('DB_HOST', 'localhost:$sockets/db/db.sock');
+define('WP_REDIS_SOCKET', '$sockets/redis/redis.sock');
+define('SITE_ADDRESS', 'http://127.0.0.1:$port');
+END
+    } >"$www/wp-site.php") || die "cannot write $www/wp-site.php"
     as_php test -w "$www/wp-content" ||
         step "PHP may not write to $www/wp-content: nothing can be uploaded, and objects are not kept between requests"
-    is_root && chown $php_user "$www/wp-config.php" "$www/wp-keys.php"
-    chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
+    is_root && chown $php_user "$www/wp-config.php" "$www/wp-site.php"
+    chmod 640 "$www/wp-config.php" "$www/wp-site.php"
     [ -e "$data/installed" ] || install_wordpress
     [ -e "$data/plugin" ] && return
     in_wordpress "activating the plugin" 'require_once ABSPATH . "wp-admin/includes/plugin.php";
         $problem = activate_plugin("yorozu/yorozu.php", "", false, true);
         if (is_wp_error($problem)) { fwrite(STDERR, $problem->get_error_message()); exit(1); }'
     touch "$data/plugin"
-    is_activated=1
 }
 
 in_wordpress() { # what code
@@ -265,114 +233,48 @@ install_wordpress() {
     touch "$data/installed"
 }
 
-start_php() {
-    step "starting PHP-FPM"
-    php_socket=$sockets/php.sock
-    local start=$(between 1 $((php_children * 2 / 5)) 8) spare=$(between 1 $((php_children / 2)) 10)
-    write "$data/conf/php-fpm.conf" < <(
-    sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
-        -e "s|@CHILDREN@|$php_children|" -e "s|@START@|$start|" -e "s|@SPARE@|$spare|" \
-        "$here/stack/php-fpm.conf" |
-        if is_root; then cat; else sed -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d'; fi)
-    local program
-    program=$(command -v php-fpm8.2) || program=/usr/sbin/php-fpm8.2
-    # Memory that all children share is taken before a pool is read.
-    start php-fpm "$php_socket" "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf" \
-        -d opcache.memory_consumption="$size_opcache" -d opcache.interned_strings_buffer=8 \
-        -d opcache.max_accelerated_files=4000 -d apc.shm_size=32M
-    wait_for php-fpm 20 answers php-fpm
-}
-
 # Alone, or a balancer with its nodes behind it.
 start_servers() {
     if [ "$nodes" -eq 1 ]; then
-        start_site yorozu "$data" "$port"
+        start_site yorozu "$port" "$size_site" "${tls[@]}"
         return
     fi
-    start_redis bus "$size_pages" volatile-lru "for the nodes"
+    start_redis bus "$size_redis" volatile-lru "for the nodes"
     local node lines= last=$port
-    node_ports=()
     for ((node = 1; node <= nodes; node++)); do
         last=$(free_port $((last + 1))) || die "no free port for node $node"
-        node_ports+=("$last")
-        mkdir -p "$data/node$node"/{conf,log,cache} || die "cannot make folders in $data"
-        start_site "node$node" "$data/node$node" "$last"
+        start_site "node$node" "$last" $((size_site / nodes > 64 ? size_site / nodes : 64)) \
+            --proxy 127.0.0.1 --shared "unix:$sockets/bus/redis.sock"
         lines+="server 127.0.0.1:$last; "
     done
-    write "$data/conf/nginx.conf" < <(
-    of_site "$data" -e '/server 10\.0\.0\.[2-9];/d' -e "s|server 10.0.0.1;|$lines|" -e "s|listen 80;|listen 127.0.0.1:$port;|" \
-        -e "s|www.example.com|127.0.0.1|" "$here/presets/cluster/nginx.conf")
     step "starting the balancer"
-    start_yorozu yorozu "$data" "$port"
+    mkdir -p "$data/balancer"
+    sed -e "s|/var/log/yorozu|$data/log|" -e "s|/run/yorozu.pid|$data/balancer/pid|" -e "s|^user .*|user $php_user;|" \
+        -e '/server 10\.0\.0\.[2-9];/d' -e "s|server 10.0.0.1;|$lines|" -e "s|listen 80;|listen 127.0.0.1:$port;|" \
+        -e "s|www.example.com|127.0.0.1|" "$here/presets/cluster/nginx.conf" >"$data/balancer/nginx.conf"
+    start balancer '' "$yorozu" -p "$data/balancer/" -e stderr -c "$data/balancer/nginx.conf" -g 'daemon off;'
+    wait_until_served balancer "$port"
 }
 
-of_site() { # folder options-of-sed...
-    local folder=$1
-    shift
-    sed -e "s|/var/log/yorozu|$folder/log|" -e "s|/run/yorozu.pid|$folder/yorozu-server.pid|" -e "s|^user .*|user $php_user;|" "$@"
-}
-
-# The preset as it is, with this site's user, paths, name and port.
-start_site() { # name folder port
-    local folder=$2 port=$3 preset=$here/presets conf=$2/conf
-    local shared=()
-    # Visitors name the balancer's port, which is not the node's: then it belongs into the key (docs/cache.md).
-    [ "$1" = yorozu ] || shared=(-e '/fastcgi_cache_key/s|\$host|$http_host|'
-        -e "s|memory=[0-9]*m|& shared=unix:$sockets/bus/redis.sock|"
-        -e "s|^http {|&\n    include $conf/nodes.conf;|")
-    write "$conf/nginx.conf" < <(
-    of_site "$folder" -e "s|/var/cache/yorozu|$folder/cache|" -e "s|\.\./mime.types|$conf/mime.types|" \
-        -e "s|\.\./visitor.conf|$conf/visitor.conf|" -e "s|memory=64m|memory=${size_pages}m|" "${shared[@]}" \
-        "$preset/wordpress/nginx.conf")
-    [ "$1" = yorozu ] || write "$conf/nodes.conf" < <(
-    sed -e "s|redis://[^ ]* secret=[^ ;]*|unix:$sockets/bus/redis.sock node=$1|" -e "s|10.0.0.0/24|127.0.0.1|" \
-        "$preset/cluster/nodes.conf")
-    # What the preset has switched off for HTTPS is switched on where it is asked for.
-    local secure=()
-    [ -z "$tls_port" ] || secure=(
-        -e "s|# \(listen \)443|\1127.0.0.1:$tls_port|" -e 's|# \(http2 on;\)|\1|'
-        -e "s|# \(ssl_certificate[^ ]* *\)[^ ]*;|\1$data/tls/site.pem;|"
-        -e "s|# \(add_header Alt-Svc 'h3=\":\)443|\1$tls_port|")
-    write "$conf/wordpress.conf" < <(
-    sed -e "s|/var/log/yorozu/www.example.com|$folder/log/site|" -e "s|/var/www/html|$www|" \
-        -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
-        -e "s|\.\./fastcgi_params|$conf/fastcgi_params|" -e "s|\.\./refused.conf|$conf/refused.conf|" \
-        -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
-        -e "s|/run/php/wordpress.sock|$php_socket|" \
-        "${secure[@]}" \
-        -f /dev/stdin \
-        -e "s|# \(location ^~ /.console/ .*token=\)[^;]*|\1$data/console-token|" \
-        "$preset/wordpress/wordpress.conf" <<<"s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|")
-    write "$conf/mime.types" <"$preset/mime.types"
-    write "$conf/fastcgi_params" <"$preset/fastcgi_params"
-    write "$conf/visitor.conf" <"$preset/visitor.conf"
-    write "$conf/refused.conf" <"$preset/refused.conf"
+# What it says is for who looks at the terminal.
+start_site() { # name port memory options...
     step "starting $1"
-    start_yorozu "$1" "$folder" "$port"
+    shows[$1]=1
+    start "$1" '' "$yorozu" serve "$www" --state "$data/$1" --port "$2" --memory "$3m" "${@:4}"
+    wait_until_served "$1" "$2"
 }
 
-start_yorozu() { # name folder port
-    start "$1" '' "$yorozu" -p "$2/" -e "$2/log/error.log" -c "$2/conf/nginx.conf" -g 'daemon off;'
-    ports[$1]=$3
-    wait_for "$1" 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$3/"
-}
-
-# Activating the plugin wanted a purge when there was no server to ask: WP-Cron would ask again a minute later, and
-# pages just looked at would be refreshed.
-purge_what_waits() {
-    [ -z "${is_activated-}" ] ||
-        in_wordpress "purging" 'wp_clear_scheduled_hook("yorozu_retry"); do_action("yorozu_retry");'
+wait_until_served() { # name port
+    ports[$1]=$2
+    wait_for "$1" 60 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$2/"
 }
 
 show_address() {
+    local secure
+    if [ ${#tls[@]} -gt 0 ]; then
+        read -r secure _ <"$data/yorozu/lock"
+        printf 'With HTTP/2 and HTTP/3 it is at %s - its authority is %s\n' "${secure/localhost/127.0.0.1}" "$data/yorozu/tls/authority.crt"
+    fi
     printf 'WordPress is at http://127.0.0.1:%s/ - log in at /wp-admin/ as admin, password %s - Ctrl-C stops it\n' \
         "$port" "$(cat "$data/admin-password")"
-    [ -z "$tls_port" ] ||
-        printf 'With HTTP/2 and HTTP/3 it is at https://127.0.0.1:%s/ - its authority is %s\n' "$tls_port" "$data/tls/authority.crt"
-    # For this machine alone, as the site is.
-    if [ "$nodes" -eq 1 ]; then
-        printf 'The console is at http://127.0.0.1:%s/.console/#token=%s\n' "$port" "$(cat "$data/console-token")"
-    else
-        printf 'Behind it: %sThe token for them is %s\n' "$(printf 'node%s with its console at http://127.0.0.1:%s/.console/  ' $(paste -d ' ' <(seq "$nodes") <(printf '%s\n' "${node_ports[@]}")))" "$(cat "$data/console-token")"
-    fi
 }

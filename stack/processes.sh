@@ -4,11 +4,11 @@ names=()                # in the order they were started
 declare -A commands     # quoted, as eval reads them
 declare -A sockets_of   # where it listens; empty for a port
 declare -A ports        # the port, if that is where it listens
+declare -A shows        # whether the terminal has what it says
 declare -A pids born    # of its last start
 declare -A due          # when it is started again; empty while it runs
 declare -A pauses       # how long it waited for that
 declare -A away_since   # when it fell; empty once it answers
-orphans=()              # sessions whose first process died, and whose server the next master takes over
 longest_pause=60        # seconds; a process that was well for as long begins at the shortest again
 terminal=2
 
@@ -34,7 +34,11 @@ spawn() { # name
     : >"$data/log/$name.out"
     [ -s "$data/log/$name.log" ] && mv "$data/log/$name.log" "$data/log/$name.log.old"
     # A new session: Ctrl-C reaches this script alone, which ends them in order.
-    eval "exec setsid ${commands[$name]}" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- 8>&- &
+    if [ -n "${shows[$name]-}" ]; then
+        eval "exec setsid ${commands[$name]}" >&$terminal 2>&$terminal </dev/null 9>&- &
+    else
+        eval "exec setsid ${commands[$name]}" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- 8>&- &
+    fi
     pids[$name]=$!
     born[$name]=$SECONDS
     echo "${pids[$name]}" >"$data/$name.pid"
@@ -70,15 +74,12 @@ stop_all() {
         pid=${pids[$name]}
         if [ -z "${due[$name]}" ]; then
             kill -TERM "$pid" 2>/dev/null
-            for _ in $(seq 200); do is_alive "$pid" || break; sleep 0.05; done
+            for _ in $(seq 600); do is_alive "$pid" || break; sleep 0.05; done
         fi
         # Its whole session: what a killed PHP-FPM leaves, too.
         kill -KILL -- "-$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
         rm -f "$data/$name.pid"
-    done
-    for pid in "${orphans[@]}"; do
-        kill -KILL -- "-$pid" 2>/dev/null
     done
     names=()
 }
@@ -132,8 +133,7 @@ plan_restart() { # name
     pauses[$name]=$pause
     due[$name]=$((SECONDS + pause))
     : "${away_since[$name]:=$SECONDS}"
-    # PHP's children outlive their parent: each may finish the request it has. So does the server, which goes on.
-    is_taken_over "$name" || kill -QUIT -- "-$pid" 2>/dev/null
+    kill -KILL -- "-$pid" 2>/dev/null
     say "$name died ($(cause "$status")), it is started again in $pause s; its last words: ${words:-none}"
 }
 
@@ -146,17 +146,7 @@ cause() { # status
     fi
 }
 
-# A server whose master died serves until the next one takes it over (docs/process.md).
-is_taken_over() { # name
-    [ -n "${ports[$1]-}" ]
-}
-
 start_again() { # name
-    if is_taken_over "$1"; then
-        orphans+=("${pids[$1]}")
-    else
-        kill -KILL -- "-${pids[$1]}" 2>/dev/null
-    fi
     due[$1]=
     spawn "$1"
 }

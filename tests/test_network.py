@@ -37,9 +37,9 @@ def network(site):
         text = re.sub(r"^define\( '(WP_HOME|WP_SITEURL)'.*", '', config.read_text(), flags=re.M)
         config.write_text(text.replace('<?php', '<?php ' + CONSTANTS % (site.port, site.port), 1))
         site.sites = json.loads(site.php(SITES % (site.port, site.port, site.port)))
-        file = site.folder / 'conf/wordpress.conf'
-        file.write_text(file.read_text().replace('server_name 127.0.0.1;', f'server_name 127.0.0.1 three.test;\n{RULES}', 1))
-        os.kill(site.pid(), signal.SIGHUP)
+        file = site.served / 'conf/nginx.conf'
+        file.write_text(re.sub(r'(\n        root .*)', r'\n        server_name 127.0.0.1 three.test;\1\n' + RULES.replace('\\', r'\\'), file.read_text()))
+        os.kill(site.pid('server'), signal.SIGHUP)
         until('the sites', lambda: ask(site, 'three', '/').status == 200 and ask(site, 'two', '/').status == 200)
         site.yorozu('purge', '--all')
     return site.sites

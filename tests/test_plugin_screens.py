@@ -73,19 +73,19 @@ def test_stock_of_a_shop(site):
 @contextlib.contextmanager
 def without_bypass(site):
     """The server lets nobody past the cache by a cookie, so that the plugin stands alone."""
-    file = site.folder / 'conf/visitor.conf'
+    file = site.served / 'conf/visitor.conf'
     whole = file.read_text()
     less, count = re.subn(r'\n\w+_(cache_bypass\w*|no_cache) \$is_\w+;', '', whole)
     equal(count, 6)
     file.write_text(less)
     is_past = lambda: site.get('/?past', **PAST).cache == 'BYPASS'
-    os.kill(site.pid(), signal.SIGHUP)
+    os.kill(site.pid('server'), signal.SIGHUP)
     until(lambda: not is_past(), 'the server to read its configuration')
     try:
         yield
     finally:
         file.write_text(whole)
-        os.kill(site.pid(), signal.SIGHUP)
+        os.kill(site.pid('server'), signal.SIGHUP)
         until(is_past, 'the server to read its configuration again')
 
 
@@ -447,7 +447,7 @@ def test_a_server_that_is_away_does_no_harm(site):
     config = site.folder / 'www/wp-config.php'
     whole = config.read_text()
     warm(site, ['/post-two/'])
-    config.write_text(re.sub(r"'YOROZU_URL', '[^']*'", "'YOROZU_URL', 'http://127.0.0.1:1/.purge'", whole))
+    config.write_text(whole.replace('<?php', "<?php define('YOROZU_URL', 'http://127.0.0.1:1/.purge'); define('YOROZU_TOKEN', 'of-no-server');", 1))
     try:
         site.php(edit.replace('was away', 'was down'))
     finally:
@@ -469,7 +469,7 @@ def test_a_server_that_is_away_does_no_harm(site):
         seen.clear()
     # One that was refused becomes one of all pages, once it is not refused any more.
     warm(site, ['/post-two/'])
-    config.write_text(re.sub(r"'YOROZU_TOKEN', '[^']*'", "'YOROZU_TOKEN', 'another-token-of-sixteen-bytes'", whole))
+    config.write_text(whole.replace('<?php', f"<?php define('YOROZU_URL', '{site.url}/.purge'); define('YOROZU_TOKEN', 'another-token-of-sixteen-bytes');", 1))
     try:
         site.php(edit.replace('was away', 'refused'))
         log = json.loads(site.php("do_action('yorozu_retry'); echo json_encode(array_slice(get_option('yorozu_log'), 0, 3));"))
@@ -580,14 +580,20 @@ def test_site_health_says_whether_the_page_cache_works(site):
     site.yorozu('purge', '--all')
 
 
+def untell(site):
+    """Has the site know nothing of its server; the text of its wp-config.php, to be put back."""
+    whole = (site.folder / 'www/wp-config.php').read_text()
+    site.script('wp-config.php', whole.replace('<?php', "<?php putenv('YOROZU_URL'); putenv('YOROZU_TOKEN');", 1))
+    site.php("delete_option('yorozu_server');")
+    return whole
+
+
 def test_purges_go_with_the_answer_where_there_is_no_address(site):
     """Also with a long one, as the block editor gets. One that has begun takes none, and the log says so."""
     ids = content(site)
-    config = site.folder / 'www/wp-config.php'
-    whole = config.read_text()
-    site.script('wp-config.php', re.sub(r"define\( 'YOROZU_(URL|TOKEN)'.*", '', whole))
+    whole = untell(site)
     site.script('edit.php', """<?php require 'wp-load.php'; if (isset($_GET['early'])) { while (ob_get_level()) ob_end_flush(); echo ' '; flush(); }
-        wp_update_post(array('ID' => %d, 'post_content' => $_POST['text'])); echo defined('YOROZU_URL') ? 'yes' : 'no', str_repeat('x', 100000);""" % ids['two'])
+        wp_update_post(array('ID' => %d, 'post_content' => $_POST['text'])); echo Yorozu\\Client::is_configured() ? 'yes' : 'no', str_repeat('x', 100000);""" % ids['two'])
     edit = lambda text, query='': site.get('/edit.php' + query, 'POST', f'text={text}'.encode(), Content_Type='application/x-www-form-urlencoded').body
     try:
         assert edit('anything').startswith(b'no')
@@ -605,13 +611,11 @@ def test_purges_go_with_the_answer_where_there_is_no_address(site):
 
 def test_a_site_connects_to_its_server(site):
     """Without a line in wp-config.php: the address and the token are tried before they are kept."""
-    config = site.folder / 'www/wp-config.php'
-    whole = config.read_text()
-    token = re.search("'YOROZU_TOKEN', '(.*)'", whole)[1]
+    token = re.search(r'token=(\w+)', (site.served / 'token.conf').read_text())[1]
     browser = Browser()
     try:
         log_in(browser, site)
-        site.script('wp-config.php', re.sub(r"define\( 'YOROZU_(URL|TOKEN)'.*", '', whole))
+        whole = untell(site)
         screen = site.url + '/wp-admin/options-general.php?page=yorozu'
         browser.open(screen)
         browser.find('#yorozu-state.notice-warning')
@@ -700,9 +704,9 @@ def test_each_reason_has_words_for_the_owner_of_a_site(site):
 
 
 def test_make_run_says_where_its_console_is(site):
-    address = re.search('The console is at (.*)', (site.folder / 'run.out').read_text())[1]
+    address = re.search('its console is at (.*)', site.out.read_text())[1]
     address, token = address.split('#token=')
-    equal(address, f'http://127.0.0.1:{site.port}/.console/')
+    equal(address, f'http://localhost:{site.port}/.console/')
     equal([site.get(path).status for path in ('/.console/', '/.console/about', '/.console/figures')], [200, 403, 403])
     equal([site.get(path, Authorization=f'Bearer {token}').status for path in ('/.console/about', '/.console/figures')], [200] * 2)
 
@@ -743,7 +747,7 @@ def test_what_is_wrong_with_the_address_is_said(site):
     said = json.loads(site.php("""$read = new ReflectionMethod('Yorozu\\Client', 'read'); $read->setAccessible(true);
         foreach (array("301 Moved\\r\\nLocation: https://www.example.com/.purge\\r\\n\\r\\n<html>", "403 Forbidden\\r\\n\\r\\n<html>",
             "403 Forbidden\\r\\n\\r\\nthe token is missing or wrong\\n", "200 OK\\r\\n\\r\\na page") as $answer) {
-            try { $read->invoke(null, "HTTP/1.1 $answer", false, YOROZU_URL); } catch (RuntimeException $problem) { $said[] = $problem->getMessage(); }
+            try { $read->invoke(null, "HTTP/1.1 $answer", false, home_url('/.purge')); } catch (RuntimeException $problem) { $said[] = $problem->getMessage(); }
         } echo json_encode($said);"""))
     where = site.url + '/.purge'
     equal(said, [f'status 301 from {where}: it leads to https://www.example.com/.purge; the address itself is needed, such as https://127.0.0.1/.purge',

@@ -5,7 +5,9 @@ from peers import ROOT, YOROZU, equal, free_port, until
 # Runs a command where no name of this machine is known, as far as that is allowed.
 NAMELESS = ['unshare', '-m', 'sh', '-c', 'mount --bind /dev/null /etc/hosts; exec "$@"', 'sh'] if os.geteuid() == 0 else []
 # What an installation leaves; the rest is made at every start.
-INSTALLED = ('mariadb', 'www', 'db-password', 'admin-password', 'purge-token', 'keys.php', 'installed', 'plugin')
+INSTALLED = ('mariadb', 'www', 'db-password', 'admin-password', 'keys.php', 'installed', 'plugin')
+# Each run of PHP leaves a line: what it was asked for.
+COUNTING = '<?php @file_put_contents(__DIR__ . "/../runs", ($_SERVER["REQUEST_URI"] ?? "") . "\n", FILE_APPEND | LOCK_EX);'
 
 
 class Answer:
@@ -24,19 +26,24 @@ class Site:
     def __init__(self, archive=None, data=None, prefix=(), **environment):
         """Begins with what `archive` has of an installed one, or is `data` itself; without both it installs WordPress."""
         self.prefix, self.environment = prefix, environment
-        self.last_line = '(The console is at|Behind it:) .*\n'
+        self.last_line = 'WordPress is at .*\n'
         self.folder = pathlib.Path(data or tempfile.mkdtemp(prefix='yorozu-site.'))
         self.folder.chmod(0o755)
         if archive:
             subprocess.run(['tar', '-C', self.folder, '-xf', archive], check=True)
+            (self.folder / 'runs').touch()
+            (self.folder / 'runs').chmod(0o666)
+            (self.folder / 'www/count.php').write_text(COUNTING)
+            (self.folder / 'www/.user.ini').write_text(f'auto_prepend_file = {self.folder}/www/count.php\n')
         self.start()
 
-    def start(self):
-        self.port = free_port()
+    def start(self, port=None):
+        self.port = port or free_port()
         # Of a small machine, so that the database makes no log of 1 GB.
         own = {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port), 'YOROZU_MEMORY': '2048'}
         environment = os.environ | own | self.environment
-        self.out = self.folder / 'run.out'
+        # Not in the folder, whose disk may be full.
+        self.out = pathlib.Path(f'{self.folder}.out')
         self.process = subprocess.Popen([*self.prefix, 'make', '-C', ROOT, 'run'], env=environment,
                                         stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
                                         stderr=subprocess.STDOUT, start_new_session=True)
@@ -45,10 +52,11 @@ class Site:
             assert self.process.poll() is None, self.out.read_text()
             return re.search(self.last_line, self.out.read_text())
         until(f'"{self.last_line}"', has_begun, 600, told=self.out.read_text)
-        self.url = re.search(r'http://127.0.0.1:\d+', self.out.read_text()).group(0)
+        self.url = re.search(r'WordPress is at (http://127.0.0.1:\d+)', self.out.read_text())[1]
         self.port = int(self.url.rpartition(':')[2])
         # With YOROZU_TLS=1.
         self.secure = (re.findall(r'https://127.0.0.1:\d+', self.out.read_text()) or [None])[0]
+        self.served = self.folder / 'yorozu'
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -61,6 +69,7 @@ class Site:
     def end(self):
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.out.unlink()
 
     def get(self, path, method='GET', body=None, port=None, **fields):
         connection = http.client.HTTPConnection('127.0.0.1', port or self.port, timeout=60)
@@ -73,17 +82,17 @@ class Site:
 
     def php_runs(self):
         """How many requests PHP had, but for those of wp-cron, which WordPress asks for by itself and awaits no answer of."""
-        lines = (self.folder / 'log/php-access.log').read_text().splitlines(keepends=True)
+        lines = (self.folder / 'runs').read_text().splitlines(keepends=True)
         return sum(line.endswith('\n') and '/wp-cron.php' not in line for line in lines)
 
     def log(self):
-        return (self.folder / 'log/site.access.log').read_text()
+        return self.out.read_text()
 
     def last_errors(self):
-        """The end of the error log; and where it panicked, without the frames of libraries."""
-        log, out = [(self.folder / 'log' / name).read_text() for name in ('error.log', 'yorozu.out')]
+        """The end of what it says; and where it panicked, without the frames of libraries."""
+        out = self.out.read_text()
         panics = re.findall(r'panicked at .*\n.*|^ +at \./crates/.*', out, re.M)
-        return '\n'.join([*log.splitlines()[-20:], *panics[:20], ''])
+        return '\n'.join([*out.splitlines()[-20:], *panics[:20], ''])
 
     def script(self, name, text):
         """Writes a file of PHP, which sees it at once: by itself it looks at one again after two seconds."""
@@ -110,7 +119,7 @@ class Site:
 
     def yorozu(self, *words, is_failing=False):
         """What the command line says, of a server that runs."""
-        command = [YOROZU, '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', *words]
+        command = [YOROZU, '-p', f'{self.served}/', '-c', 'conf/nginx.conf', *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
         assert (done.returncode != 0) == is_failing, done.stdout
         return done.stdout
@@ -118,12 +127,18 @@ class Site:
     def explain(self, path):
         return self.yorozu('cache', 'explain', self.url + path)
 
-    def pid(self, name='yorozu'):
+    def pid(self, name):
+        """Of a process that stack/run started; of the server's master or PHP-FPM's, which `yorozu serve` did."""
+        if name == 'server':
+            return int((self.served / 'pid').read_text())
+        if name == 'php-fpm':
+            of_serve = (int(pid) for pid in subprocess.check_output(['pgrep', '-P', str(self.pid('yorozu'))], text=True).split())
+            return next(pid for pid in of_serve if 'php-fpm: master' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
         return int((self.folder / f'{name}.pid').read_text())
 
     def supervisor(self):
         """stack/run, of which `process` is the make."""
-        status = pathlib.Path(f'/proc/{self.pid()}/stat').read_text()
+        status = pathlib.Path(f'/proc/{self.pid("yorozu")}/stat').read_text()
         return int(status.rpartition(')')[2].split()[1])
 
     def kill(self, *names):
@@ -200,5 +215,6 @@ def installed(archive):
             part = archive.with_suffix('.part')
             subprocess.run(['tar', '-C', site.folder, '-cf', part, *INSTALLED], check=True)
             shutil.rmtree(site.folder)
+            site.out.unlink()
             part.rename(archive)
     return archive

@@ -50,7 +50,7 @@ if ( Page::is_asked_for() ) {
 	History::register();
 	Admin::register();
 	Settings_Page::register();
-	add_action( 'admin_init', array( Client::class, 'remember' ) );
+	add_action( 'init', array( Client::class, 'remember' ) );
 }
 Post_Changes::register();
 Comment_Changes::register();

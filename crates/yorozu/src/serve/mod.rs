@@ -33,6 +33,8 @@ Options:
   --listen ADDRESS  : where to listen, as \"listen\" has it (default: this machine alone); may be repeated
   --cache TIME      : keeps pages for visitors without a session that long; off: keeps none
   --php WHERE       : a PHP-FPM to start (a program), or one that runs (a socket, an address)
+  --proxy ADDRESS   : a proxy in front, whose word on visitors' addresses and on HTTPS counts; may be repeated
+  --shared REDIS    : shares pages and purges with other machines that serve the site, such as redis://10.0.0.5:6379/0
   --memory SIZE     : what the site may take, such as 512m (default: 75 % of what is there, less what others use)
   --state DIR       : where pages, certificates and what was measured are kept
   --json            : requests as JSON, for machines
@@ -72,6 +74,8 @@ pub(crate) struct Serve {
     contact: Option<String>,
     cache: Option<String>,
     php: Option<String>,
+    proxies: Vec<String>,
+    shared: Option<String>,
     memory_mb: Option<u64>,
     state: Option<PathBuf>,
     is_json: bool,
@@ -98,6 +102,8 @@ impl Serve {
                 Long("contact") => serve.contact = Some(text(parser)?),
                 Long("cache") => serve.cache = Some(time(text(parser)?)?),
                 Long("php") => serve.php = Some(text(parser)?),
+                Long("proxy") => serve.proxies.push(proxy(text(parser)?)?),
+                Long("shared") => serve.shared = Some(shared(text(parser)?)?),
                 Long("memory") => serve.memory_mb = Some(memory(&text(parser)?)?),
                 Long("state") => serve.state = Some(whole(&text(parser)?)?),
                 Long("json") => serve.is_json = true,
@@ -153,6 +159,8 @@ impl Serve {
         add("--contact", self.contact.as_slice());
         add("--cache", self.cache.as_slice());
         add("--php", self.php.as_slice());
+        add("--proxy", &self.proxies);
+        add("--shared", self.shared.as_slice());
         add("--memory", self.memory_mb.map(|mb| format!("{mb}m")).as_slice());
         add("--state", self.state.as_ref().map(|path| path.display().to_string()).as_slice());
         given.extend(self.is_json.then_some(("--json", None)));
@@ -248,6 +256,27 @@ fn time(text: String) -> Result<String, String> {
     }
 }
 
+fn proxy(text: String) -> Result<String, String> {
+    let (address, bits) = text.split_once('/').unwrap_or((&text, "0"));
+    match address.parse::<std::net::IpAddr>() {
+        Ok(_) if bits.parse::<u8>().is_ok_and(|bits| bits <= 128) => Ok(text),
+        _ => Err(format!(
+            "--proxy \"{text}\": an address was expected, such as 10.0.0.1 or 10.0.0.0/24"
+        )),
+    }
+}
+
+fn shared(text: String) -> Result<String, String> {
+    let is_url = ["redis", "unix:"].iter().any(|scheme| text.starts_with(scheme));
+    if is_url && !text.contains(['$', '\n', '\r']) {
+        Ok(text)
+    } else {
+        Err(format!(
+            "--shared \"{text}\": a Redis was expected, such as redis://10.0.0.5:6379/0 or unix:/run/redis/redis.sock"
+        ))
+    }
+}
+
 fn memory(text: &str) -> Result<u64, String> {
     let mb = yorozu_conf::value::offset(text.as_bytes()).map(|bytes| bytes >> 20);
     mb.filter(|mb| *mb >= MEMORY_MB_MIN).ok_or_else(|| {
@@ -312,6 +341,8 @@ mod tests {
             (&["--cache", "0"], "a time was expected"),
             (&["--memory", "1m"], "a size of 64m or more"),
             (&["--state", ""], "a folder without"),
+            (&["--proxy", "balancer"], "an address was expected"),
+            (&["--shared", "memcached://x"], "a Redis was expected"),
             (&["--listen", "80; evil"], "an address was expected"),
             (&["--port", "80", "--listen", "81"], "one of them is enough"),
             (&["one", "two"], "two"),

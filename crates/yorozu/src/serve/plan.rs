@@ -107,6 +107,11 @@ impl<'a> Plan<'a> {
         let state = serve.state.clone().unwrap_or_else(|| state(&folder));
         let sockets = sockets(&state);
         let (worker, machine) = (worker(&folder)?, Machine::look(serve.memory_mb));
+        if serve.shared.is_some()
+            && text::pages(serve.cache.as_deref(), found.application.pages).is_none()
+        {
+            return Err("--shared: no pages are kept here, say --cache 30s".to_owned());
+        }
         Ok(Self { serve, folder, found, php, state, sockets, worker, machine })
     }
 
@@ -147,6 +152,8 @@ impl<'a> Plan<'a> {
             names: &self.serve.domains,
             tls: &self.tls(),
             pages: self.pages(),
+            proxies: &self.serve.proxies,
+            shared: self.serve.shared.as_deref().map(|redis| (redis, node(listens))),
             is_strict: self.serve.cache.is_some(),
             is_json: self.serve.is_json,
         };
@@ -460,6 +467,14 @@ impl<'a> Plan<'a> {
         }
         eprintln!("yorozu: {}{url}{} - Ctrl-C ends it", strong.0, strong.1);
     }
+}
+
+/// What this machine is called among those that share pages: by its own name, and the port, as one may have several.
+fn node(listens: &Listens) -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    let port = listens.probe().map_or(0, |address| address.port());
+    let is_plain = |sign: &char| sign.is_ascii_alphanumeric() || "-.".contains(*sign);
+    format!("{}-{port}", name.to_string_lossy().chars().filter(is_plain).collect::<String>())
 }
 
 /// Makes a folder that no other user can write to.

@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -66,11 +67,11 @@ impl Process {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-        if let Some(mut out) = child.stdout.take() {
-            std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::stdout()));
+        if let Some(out) = child.stdout.take() {
+            std::thread::spawn(move || pass_on(out, std::io::stdout()));
         }
-        if let Some(mut out) = child.stderr.take() {
-            std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::stderr()));
+        if let Some(out) = child.stderr.take() {
+            std::thread::spawn(move || pass_on(out, std::io::stderr()));
         }
         self.started = Instant::now();
         self.child = Some(child);
@@ -110,6 +111,14 @@ impl Process {
             _ => self.end(),
         }
         Some(status.to_string())
+    }
+}
+
+/// Passes on what a process says, and goes on to read it where there is no reader any more.
+fn pass_on(mut from: impl Read, mut to: impl Write) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let _ = to.write_all(&buffer[..count]);
     }
 }
 
@@ -312,7 +321,6 @@ pub(super) fn largest_child(of: Pid) -> Option<u64> {
 /// # Errors
 /// The text of who does.
 pub(super) fn lock(path: &Path) -> Result<nix::fcntl::Flock<File>, String> {
-    use std::io::Read as _;
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     let mut file = opened.map_err(|why| format!("open() \"{}\" failed ({why})", path.display()))?;
     let mut said = String::new();

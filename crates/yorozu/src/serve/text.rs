@@ -72,6 +72,10 @@ pub(super) struct Site<'a> {
     pub(super) tls: &'a Tls,
     /// How long pages are kept; `None`: not at all.
     pub(super) pages: Option<&'a str>,
+    /// Proxies in front.
+    pub(super) proxies: &'a [String],
+    /// The Redis that nodes share, and what this node is called there.
+    pub(super) shared: Option<(&'a str, String)>,
     /// Whether that was asked for: no page is older.
     pub(super) is_strict: bool,
     pub(super) is_json: bool,
@@ -95,6 +99,21 @@ impl Site<'_> {
         })
     }
 
+    /// The lines of `http` about the machines before this one and beside it.
+    fn others_lines(&self) -> String {
+        let mut out = String::new();
+        for proxy in self.proxies {
+            let _ = writeln!(out, "set_real_ip_from {proxy};");
+        }
+        if !self.proxies.is_empty() {
+            out += "real_ip_header X-Forwarded-For;\nreal_ip_recursive on;\nreal_ip_scheme X-Forwarded-Proto;\n";
+        }
+        if let Some((redis, node)) = &self.shared {
+            let _ = writeln!(out, "cache_purge_bus {} node={node};", word(redis));
+        }
+        out
+    }
+
     /// The lines of `http` that PHP and the page cache need.
     fn php_lines(&self) -> String {
         let Some(address) = self.php_address() else { return String::new() };
@@ -108,14 +127,18 @@ impl Site<'_> {
             true => ("", ""),
             false => ("updating ", "fastcgi_cache_background_update on;\n"),
         };
+        let shared = self.shared.as_ref().map(|(redis, _)| format!(" shared={redis}"));
+        let shared = shared.map_or_else(String::new, |text| format!(" {}", word(text.trim())));
+        // Without names of its own the site is whatever its visitors call it, with the port that they see.
+        let host = if self.names.is_empty() { "$http_host" } else { "$host" };
         let _ = write!(
             out,
             "
 # Which visitors get pages of their own: those with a login, a cart, a session.
 include visitor.conf;
-fastcgi_cache_path {} levels=1:2 keys_zone=pages:10m inactive=1d max_size=2g memory={}m;
+fastcgi_cache_path {} levels=1:2 keys_zone=pages:10m inactive=1d max_size=2g memory={}m{shared};
 cache_drop_args utm_* fbclid gclid gbraid wbraid dclid msclkid srsltid _ga _gl mc_cid mc_eid;
-fastcgi_cache_key \"$scheme://$request_method$host$cache_uri\";
+fastcgi_cache_key \"$scheme://$request_method{host}$cache_uri\";
 fastcgi_cache pages;
 fastcgi_cache_valid 200 301 {time};
 fastcgi_cache_valid 404 410 {missing};
@@ -229,6 +252,7 @@ fastcgi_cache_status on;
             ("@USER@\n", user.map_or_else(String::new, |line| line + "\n")),
             ("@LOG@", if self.is_json { "json".to_owned() } else { "people".to_owned() }),
             ("@UPLOAD@", format!("{UPLOAD_MB}m")),
+            ("@OTHERS@\n", indented(&self.others_lines(), 4) + "\n"),
             ("@PHP@", indented(&self.php_lines(), 4)),
             ("@ISSUER@\n", indented(&self.issuer_lines(), 4)),
             ("@LISTEN@", indented(&self.listen_lines(), 8)),

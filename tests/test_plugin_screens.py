@@ -526,7 +526,7 @@ def test_wp_cli(site):
     assert run("$command->purge(array(), array('all' => true));")
     equal(site.get('/post-two/').cache, 'MISS')
     assert run("$command->purge(array(), array());")[0].startswith('error: Nothing to purge')
-    assert 'fscgi: ' in run('$command->status();')[0]
+    assert 'pages: ' in run('$command->status();')[0]
     assert any('WP-CLI' in line for line in run('$command->log();'))
 
 
@@ -804,7 +804,7 @@ def test_the_admin_screens(site):
         browser.open(site.url + '/wp-admin/options-general.php?page=yorozu')
         browser.find('#yorozu-state.notice-success')
         assert 'The page cache works' in browser.text('#yorozu-state')
-        assert 'fscgi' in browser.text('#yorozu-figures')
+        assert 'pages' in browser.text('#yorozu-figures')
         shows_what_was_counted(browser, site)
         assert '/post-two/' in browser.text('#yorozu-misses') and 'The first visit' in browser.text('#yorozu-misses')
         assert 'pages came from the cache' in browser.run("return document.querySelector('#yorozu-chart').getAttribute('aria-label')")

@@ -36,6 +36,12 @@ final class Client {
 		}
 	}
 
+	/** Seconds that a page may be kept which is purged when it changes, if the server that started PHP says so. */
+	public static function seconds(): ?int {
+		$seconds = (int) getenv( 'YOROZU_SECONDS' );
+		return $seconds > 0 && self::is_told() ? $seconds : null;
+	}
+
 	/** Whether there is an address to ask at. */
 	public static function is_configured(): bool {
 		return '' !== self::address()['url'];

@@ -106,8 +106,20 @@ final class Page {
 			// WordPress forbids to store it (nocache_headers()), because a page may be published there: then it is purged.
 			header( 'X-Accel-Expires: ' . min( self::MISSING_SECONDS, $bound ?? self::MISSING_SECONDS ) );
 			Tags::add( Queue::MISSING );
+		} elseif ( ! $is_vetoed && null !== Client::seconds() && in_array( http_response_code(), array( 200, 301 ), true ) && ! self::has_lifetime() ) {
+			header( 'X-Accel-Expires: ' . min( Client::seconds(), $bound ?? Client::seconds() ) );
 		}
 		header( 'Surrogate-Key: ' . implode( ' ', Tags::for_page() ) );
+	}
+
+	/** Whether the page says by itself how long it may be stored. */
+	private static function has_lifetime(): bool {
+		foreach ( headers_list() as $line ) {
+			if ( in_array( strtolower( strstr( $line, ':', true ) ), array( 'cache-control', 'expires', 'x-accel-expires' ), true ) ) {
+				return true;
+			}
+		}
+		return false;
 	}
 
 	/** Seconds for which the page may be stored, by its nonces and by what others have said. */

@@ -372,7 +372,12 @@ impl<'a> Plan<'a> {
         let url = listens.own_url(matches!(self.tls(), Tls::Issued { .. }));
         let Some(url) = url.filter(|_| self.pages().is_some()) else { return Ok(Vec::new()) };
         let token = make_token(&self.state.join(text::TOKEN), "cache_purge_api token=", ";")?;
-        Ok(vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", token)])
+        let mut told = vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", token)];
+        // What purges its pages need not have them forgotten by time.
+        if self.serve.cache.is_none() {
+            told.push(("YOROZU_SECONDS", "86400".to_owned()));
+        }
+        Ok(told)
     }
 
     fn processes(&self, folder: &Path, listens: &Listens) -> Result<Vec<Process>, String> {

@@ -256,11 +256,11 @@ start_servers() {
     wait_until_served balancer "$port"
 }
 
-# What it says is for who looks at the terminal.
+# What it says is for who looks at the terminal. PHP gets its environment: nothing of root's.
 start_site() { # name port memory options...
     step "starting $1"
     shows[$1]=1
-    start "$1" '' "$yorozu" serve "$www" --state "$data/$1" --port "$2" --memory "$3m" "${@:4}"
+    start "$1" '' env -i PATH="$PATH" XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR-}" "$yorozu" serve "$www" --state "$data/$1" --port "$2" --memory "$3m" "${@:4}"
     wait_until_served "$1" "$2"
 }
 

@@ -32,10 +32,9 @@ spawn() { # name
     [ -z "${sockets_of[$name]}" ] || rm -f "${sockets_of[$name]}"
     # Last words are this process's.
     : >"$data/log/$name.out"
-    [ -s "$data/log/$name.log" ] && mv "$data/log/$name.log" "$data/log/$name.log.old"
     # A new session: Ctrl-C reaches this script alone, which ends them in order.
     if [ -n "${shows[$name]-}" ]; then
-        eval "exec setsid ${commands[$name]}" >&$terminal 2>&$terminal </dev/null 9>&- &
+        eval "exec setsid ${commands[$name]}" >&$terminal 2>&$terminal </dev/null 9>&- 8>&- &
     else
         eval "exec setsid ${commands[$name]}" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- 8>&- &
     fi
@@ -47,10 +46,7 @@ spawn() { # name
 is_alive() { kill -0 "$1" 2>/dev/null; }
 
 last_words() { # name
-    local file
-    for file in "$data/log/$1.out" "$data/log/$1.log"; do
-        [ -s "$file" ] && tail -n 1 "$file"
-    done | tail -n 1
+    tail -n 1 "$data/log/$1.out"
 }
 
 wait_for() { # name seconds command...
@@ -76,7 +72,7 @@ stop_all() {
             kill -TERM "$pid" 2>/dev/null
             for _ in $(seq 600); do is_alive "$pid" || break; sleep 0.05; done
         fi
-        # Its whole session: what a killed PHP-FPM leaves, too.
+        # Its whole group: what it leaves, too.
         kill -KILL -- "-$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
         rm -f "$data/$name.pid"

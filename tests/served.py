@@ -6,11 +6,11 @@ from peers import SECONDS, YOROZU, free_port, until
 class Served:
     """`yorozu serve` of a folder; it ends with its `with` block."""
 
-    def __init__(self, base, site, *options, program=YOROZU, **more):
+    def __init__(self, base, site, *options, program=YOROZU, env=(), **more):
         self.base, self.out = base, base / f'out-{free_port()}'
         self.port = free_port()
         own = [] if {'--listen', '--domain'} & set(options) and '--tls' not in options else ['--port', str(self.port)]
-        environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
+        environment = os.environ | {'XDG_STATE_HOME': str(base / 'state'), **dict(env)}
         self.process = subprocess.Popen([program, 'serve', str(site), *own, *options], stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'), stderr=subprocess.STDOUT, env=environment, **more)
 
     def __enter__(self):

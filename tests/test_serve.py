@@ -313,6 +313,11 @@ def test_the_application_purges_its_pages_by_what_php_is_told(base):
     with Served(base, site, '--cache', '1h', '--tls', 'internal') as served:
         assert token in get(served.port, '/?again').content.decode()
         assert b'"purged":' in get(served.port, '/purge.php').content
+    with Served(base, site, '--cache', '1h', env={'YOROZU_TOKEN': 'of-the-environment'}) as served:
+        assert 'of-the-environment' in get(served.port, '/?told').content.decode()
+        assert b'"purged":' in get(served.port, '/purge.php').content
+    refused = subprocess.run([YOROZU, 'serve', site, '--cache', '1h'], capture_output=True, text=True, env=os.environ | {'XDG_STATE_HOME': str(base / 'state'), 'YOROZU_TOKEN': 'short'})
+    assert refused.returncode == 1 and 'YOROZU_TOKEN: 16 or more letters' in refused.stderr, refused
     with Served(base, site) as served:
         equal(get(served.port).content.decode().split()[1:], [])
         equal(get(served.port, '/.purge').status, 403)
@@ -337,6 +342,22 @@ def test_what_was_written_is_used_and_never_overwritten(base):
     assert refused.returncode == 1 and 'can be changed by others' in refused.stderr, refused.stderr
     with Served(base, site, '--forget') as served:
         equal(get(served.port, '/mine').content[:10], b'page /mine')
+
+
+def test_a_change_counts_at_once_for_who_writes_the_application(base):
+    site = site_of(base, {'index.php': '<?php include "src/page.php";', 'src/page.php': '<?php echo "one";', 'var/cache/made.php': ''})
+    with Served(base, site, '--cache', '1h', '--watch') as served:
+        equal([get(served.port).content for _ in range(2)], [b'one'] * 2)
+        (site / 'src/page.php').write_text('<?php echo "two";')
+        until('the change', lambda: get(served.port).content == b'two', told=served.told)
+        assert 'src/page.php was changed' in served.told()
+        # A folder that was not there, too; and none of what the application itself writes.
+        (site / 'src/new').mkdir()
+        until('the folder', lambda: served.told().count('was changed') == 2, told=served.told)
+        (site / 'var/cache/made.php').write_text('made')
+        (site / 'src/new/page.php').write_text('<?php echo "three";')
+        until('the file', lambda: 'src/new/page.php was changed' in served.told(), told=served.told)
+        assert 'made.php' not in served.told()
 
 
 def test_a_reload_sees_what_the_folder_has_become(base):

@@ -24,8 +24,8 @@ pub fn find(exchange: &mut Exchange, status: u16) -> Option<Outcome> {
     if exchange.redirects.is_cycle {
         return None;
     }
-    // As nginx: the location that sends a request there says whether it was the last time.
     exchange.redirects.is_led = true;
+    // As nginx: the location that sends a request there says whether it was the last time.
     exchange.redirects.has_error_page = !location.http_core().recursive_error_pages;
     Some(follow(exchange, page, status))
 }

@@ -10,6 +10,7 @@ mod plan;
 mod sizes;
 mod supervise;
 mod text;
+mod watch;
 
 use lexopt::prelude::*;
 use plan::Plan;
@@ -37,6 +38,7 @@ Options:
   --shared REDIS    : shares pages and purges with other machines that serve the site, such as redis://10.0.0.5:6379/0
   --memory SIZE     : what the site may take, such as 512m (default: 75 % of what is there, less what others use)
   --state DIR       : where pages, certificates and what was measured are kept
+  --watch           : for who writes the application: a change of its files, or of what --write wrote, counts at once
   --json            : requests as JSON, for machines
   --print           : prints the configuration and ends
   --write DIR       : writes it to a folder and ends; from then on it is used as it stands there
@@ -79,6 +81,7 @@ pub(crate) struct Serve {
     memory_mb: Option<u64>,
     state: Option<PathBuf>,
     is_json: bool,
+    watches: bool,
     forgets: bool,
     task: Task,
 }
@@ -107,6 +110,7 @@ impl Serve {
                 Long("memory") => serve.memory_mb = Some(memory(&text(parser)?)?),
                 Long("state") => serve.state = Some(whole(&text(parser)?)?),
                 Long("json") => serve.is_json = true,
+                Long("watch") => serve.watches = true,
                 Long("forget") => serve.forgets = true,
                 Long("print") => serve.task = Task::Print,
                 Long("write") => serve.task = Task::Write(text(parser)?.into()),
@@ -163,7 +167,8 @@ impl Serve {
         add("--shared", self.shared.as_slice());
         add("--memory", self.memory_mb.map(|mb| format!("{mb}m")).as_slice());
         add("--state", self.state.as_ref().map(|path| path.display().to_string()).as_slice());
-        given.extend(self.is_json.then_some(("--json", None)));
+        let flags = [("--json", self.is_json), ("--watch", self.watches)];
+        given.extend(flags.into_iter().filter(|flag| flag.1).map(|flag| (flag.0, None)));
         given
     }
 
@@ -172,7 +177,7 @@ impl Serve {
         self.options()
             .into_iter()
             .map(|(name, _)| name)
-            .filter(|name| !["--php", "--state"].contains(name))
+            .filter(|name| !["--php", "--state", "--watch"].contains(name))
     }
 
     /// Does it, until it is told to end.

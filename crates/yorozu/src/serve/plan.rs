@@ -6,6 +6,7 @@ use super::php::{self, Php};
 use super::sizes::{self, Machine, Sizes};
 use super::supervise::{self, Ended, PHP, Process, SERVER, Supervisor};
 use super::text::{self, Site, Tls, Worker};
+use super::watch::Watch;
 use super::{Serve, Task, https, install};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
@@ -18,6 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What is before and behind the token in its file, which the configuration includes.
+const TOKEN_LINE: (&str, &str) = ("cache_purge_api token=", ";");
 /// Longest path of the folder of sockets, so that each has 107 bytes at most (unix(7)); `pid.server.new` is the longest name.
 const SOCKETS_PATH_MAX: usize = 107 - "/pid.server.new".len();
 
@@ -156,6 +159,7 @@ impl<'a> Plan<'a> {
             shared: self.serve.shared.as_deref().map(|redis| (redis, node(listens))),
             is_strict: self.serve.cache.is_some(),
             is_json: self.serve.is_json,
+            is_watched: self.serve.watches,
         };
         site.files()
     }
@@ -312,7 +316,9 @@ impl<'a> Plan<'a> {
         let url = listens.url(&self.serve.domains);
         let _ = lock.set_len(0).and_then(|()| lock.rewind());
         let _ = writeln!(lock, "{url} by process {}", std::process::id());
-        let mut supervisor = Supervisor::new(self.processes(&folder, &listens)?)?;
+        let watched = [&self.folder].into_iter().chain(&written).map(PathBuf::as_path);
+        let watch = self.serve.watches.then(|| Watch::of(watched)).transpose()?;
+        let mut supervisor = Supervisor::new(self.processes(&folder, &listens)?, watch)?;
         let (address, socket) = (listens.probe(), self.sockets.join(text::PHP_SOCKET));
         let is_up = supervisor.start(|name| match name {
             PHP => UnixStream::connect(&socket).is_ok(),
@@ -327,8 +333,17 @@ impl<'a> Plan<'a> {
         let has_console = configuration.is_ok_and(|text| text.contains(text::CONSOLE_PATH));
         self.introduce(&url, has_console, written.as_deref());
         let measured = self.state.join("process-kb");
-        while supervisor.run(|fpm| remember(fpm, &measured)) == Ended::Reload {
-            let looked = if written.is_none() { self.again(&folder, &listens) } else { Ok(()) };
+        loop {
+            let looked = match supervisor.run(|fpm| remember(fpm, &measured)) {
+                Ended::Asked => break,
+                Ended::Changed(file) if !file.starts_with(&folder) => {
+                    self.forget_pages(&folder, &file);
+                    continue;
+                }
+                Ended::Changed(_) => Ok(()),
+                Ended::Reload if written.is_some() => Ok(()),
+                Ended::Reload => self.again(&folder, &listens),
+            };
             match looked {
                 Ok(()) => supervisor.reload(),
                 Err(why) => eprintln!("yorozu: [error] nothing is changed: {why}"),
@@ -336,6 +351,26 @@ impl<'a> Plan<'a> {
         }
         drop(supervisor);
         Ok(())
+    }
+
+    /// Has the server forget its pages, which a change of this file may have made old.
+    fn forget_pages(&self, conf: &Path, file: &Path) {
+        let file = file.strip_prefix(&self.folder).unwrap_or(file).display();
+        if self.pages().is_none() {
+            return;
+        }
+        let done = std::env::current_exe().and_then(|own| {
+            let mut command = std::process::Command::new(own);
+            command.arg("-p").arg(conf.join("")).arg("-c").arg(conf.join("nginx.conf"));
+            command.args(["purge", "--all"]).output()
+        });
+        match done {
+            Ok(output) if output.status.success() => {
+                eprintln!("yorozu: [notice] {file} was changed: pages are made again");
+            }
+            Ok(output) => eprint!("{}", String::from_utf8_lossy(&output.stderr)),
+            Err(why) => eprintln!("yorozu: [error] {file} was changed, pages are kept: {why}"),
+        }
     }
 
     /// Looks at folder and machine again, and writes what that comes to.
@@ -364,15 +399,35 @@ impl<'a> Plan<'a> {
         if listens.are_local() {
             make_token(&self.state.join(text::CONSOLE_TOKEN), "", "")?;
         }
+        if self.php.is_some() && self.pages().is_some() {
+            self.purge_token()?;
+        }
         Ok(())
+    }
+
+    /// The token that pages are purged by: the one that the environment names, for a PHP in another container, else one of the site's own.
+    fn purge_token(&self) -> Result<String, String> {
+        let file = self.state.join(text::TOKEN);
+        let told = std::env::var("YOROZU_TOKEN").unwrap_or_default();
+        if told.is_empty() {
+            return make_token(&file, TOKEN_LINE.0, TOKEN_LINE.1);
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/=".contains(&byte);
+        if told.len() < 16 || !told.bytes().all(is_plain) {
+            return Err(
+                "YOROZU_TOKEN: 16 or more letters, digits and -_.+/= were expected".to_owned()
+            );
+        }
+        write_token(&file, &format!("{}{told}{}", TOKEN_LINE.0, TOKEN_LINE.1))?;
+        Ok(told)
     }
 
     /// What PHP needs to purge pages, where any are kept.
     fn purges(&self, listens: &Listens) -> Result<Vec<(&'static str, String)>, String> {
         let url = listens.own_url(matches!(self.tls(), Tls::Issued { .. }));
         let Some(url) = url.filter(|_| self.pages().is_some()) else { return Ok(Vec::new()) };
-        let token = make_token(&self.state.join(text::TOKEN), "cache_purge_api token=", ";")?;
-        let mut told = vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", token)];
+        let mut told =
+            vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", self.purge_token()?)];
         // What purges its pages need not have them forgotten by time.
         if self.serve.cache.is_none() {
             told.push(("YOROZU_SECONDS", "86400".to_owned()));
@@ -505,9 +560,13 @@ fn make_token(file: &Path, before: &str, after: &str) -> Result<String, String> 
         .and_then(|mut random| random.read_exact(&mut bytes))
         .map_err(|why| format!("\"/dev/urandom\": {why}"))?;
     let token = format!("{:032x}", u128::from_ne_bytes(bytes));
-    https::write(file, &format!("{before}{token}{after}\n"), 0o600)
-        .map_err(|why| format!("\"{}\": {why}", file.display()))?;
+    write_token(file, &format!("{before}{token}{after}"))?;
     Ok(token)
+}
+
+fn write_token(file: &Path, line: &str) -> Result<(), String> {
+    https::write(file, &format!("{line}\n"), 0o600)
+        .map_err(|why| format!("\"{}\": {why}", file.display()))
 }
 
 /// Keeps the size of the largest process of PHP for the next start or reload.

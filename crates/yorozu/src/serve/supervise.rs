@@ -1,5 +1,6 @@
 //! Keeps a site's processes running: PHP-FPM and the server itself. What dies is started again; a signal ends all of it.
 
+use super::watch::Watch;
 use crate::signals;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::SignalFd;
@@ -9,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -126,6 +127,7 @@ fn pass_on(mut from: impl Read, mut to: impl Write) {
 pub(super) struct Supervisor {
     processes: Vec<Process>,
     signals: SignalFd,
+    watch: Option<Watch>,
 }
 
 /// What ends a supervision.
@@ -135,12 +137,14 @@ pub(super) enum Ended {
     Asked,
     /// A signal that asks for the configuration to be read again.
     Reload,
+    /// A file that is watched was changed.
+    Changed(PathBuf),
 }
 
 impl Supervisor {
     /// # Errors
     /// Signals cannot be waited for.
-    pub(super) fn new(processes: Vec<Process>) -> Result<Self, String> {
+    pub(super) fn new(processes: Vec<Process>, watch: Option<Watch>) -> Result<Self, String> {
         let signals = signals::readable(&[
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -148,7 +152,7 @@ impl Supervisor {
             Signal::SIGHUP,
             Signal::SIGCHLD,
         ])?;
-        Ok(Self { processes, signals })
+        Ok(Self { processes, signals, watch })
     }
 
     /// Starts each process when the one before answers. `answers` is asked by the process's name.
@@ -180,18 +184,20 @@ impl Supervisor {
     }
 
     /// Waits so long at most; what a signal asks for.
-    fn wait(&self, longest: Duration) -> Option<Ended> {
+    fn wait(&mut self, longest: Duration) -> Option<Ended> {
         let timeout = Timespec::try_from(longest).ok();
-        let mut polled = [PollFd::new(&self.signals, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        polled.extend(self.watch.as_ref().map(|watch| PollFd::new(watch, PollFlags::IN)));
         let _ = poll(&mut polled, timeout.as_ref());
-        let mut asked = None;
+        let mut asked = self.watch.as_mut().and_then(Watch::changed).map(Ended::Changed);
         while let Ok(Some(signal)) = self.signals.read_signal() {
             match i32::try_from(signal.ssi_signo)
                 .ok()
                 .and_then(|number| Signal::try_from(number).ok())
             {
                 Some(Signal::SIGCHLD) | None => {}
-                Some(Signal::SIGHUP) => asked = asked.or(Some(Ended::Reload)),
+                Some(Signal::SIGHUP) if asked != Some(Ended::Asked) => asked = Some(Ended::Reload),
+                Some(Signal::SIGHUP) => {}
                 Some(_) => asked = Some(Ended::Asked),
             }
         }

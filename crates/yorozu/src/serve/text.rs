@@ -79,6 +79,8 @@ pub(super) struct Site<'a> {
     /// Whether that was asked for: no page is older.
     pub(super) is_strict: bool,
     pub(super) is_json: bool,
+    /// Whether a change of a script counts at once, and not after the two seconds of opcache.
+    pub(super) is_watched: bool,
 }
 
 fn indented(text: &str, by: usize) -> String {
@@ -290,6 +292,9 @@ fastcgi_cache_status on;
              php_admin_flag[log_errors] = on\n",
             start = spare.min(2),
         );
+        if self.is_watched {
+            out += "php_admin_value[opcache.revalidate_freq] = 0\n";
+        }
         Some(out)
     }
 

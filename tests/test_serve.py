@@ -289,6 +289,8 @@ def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
     files = APPLICATIONS['WordPress'][0] | {'index.php': '<?php echo microtime(true);'}
     with Served(base, site_of(base, files)) as served:
         assert 'pages are kept for 10m' in served.told() and twice(served.port)
+        (served.base / 'site/seconds.php').write_text('<?php header("Cache-Control: no-store"); echo getenv("YOROZU_SECONDS");')
+        equal(get(served.port, '/seconds.php').content, b'86400')
         assert not twice(served.port, Cookie='wordpress_logged_in_x=1')
         kept = lambda path: get(served.port, path).headers.get_all('Cache-Control')
         equal([kept('/wp-content/themes/a/style.css' + version) for version in ('', '?ver=6.1')], [['max-age=604800', 'public'], ['max-age=31536000', 'public, immutable']])

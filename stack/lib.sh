@@ -184,8 +184,12 @@ make_site() {
         is_root && chown -R $php_user "$www/wp-content"
         touch "$www/.complete"
     fi
-    # Its owner may change it.
-    grep -qs wp-site.php "$www/wp-config.php" || cp "$here/stack/wp-config.php" "$www/wp-config.php"
+    # Its owner may change it. One of an earlier version names what is not there any more.
+    if ! grep -qs wp-site.php "$www/wp-config.php"; then
+        [ ! -e "$www/wp-config.php" ] || { mv "$www/wp-config.php" "$data/wp-config.php.old" &&
+            step "wp-config.php is written by this version; what it was is $data/wp-config.php.old"; }
+        cp "$here/stack/wp-config.php" "$www/wp-config.php"
+    fi
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"

@@ -119,7 +119,7 @@ look_after() { # name
 }
 
 plan_restart() { # name
-    local name=$1 pid=${pids[$name]} words pause=1
+    local name=$1 pid=${pids[$1]} words pause=1
     wait "$pid"
     local status=$?
     words=$(last_words "$name")

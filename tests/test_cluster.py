@@ -13,7 +13,7 @@ def ask(port, path, site):
 
 
 def nodes(site):
-    return [int(port) for port in re.findall(r'its console is at http://localhost:(\d+)', site.out.read_text())]
+    return [int(port) for port in re.findall(r'yorozu: http://localhost:(\d+)/ - Ctrl-C', site.out.read_text())]
 
 
 def test_the_balancer_asks_each_node(site):

@@ -457,7 +457,7 @@ def test_memcached_has_pages_whose_addresses_have_escapes():
 
 
 # What lies in the folder of a site and is no visitor's: never handed out, and what of it is PHP never run.
-HIDDEN = ['.env', '.git/config', '.git/x.zip', '.htpasswd', '.user.ini', '.wp-config.php.swp', 'wp-config.php~', 'wp-config.php.bak',
+HIDDEN = ['compose.yaml', 'docker-compose.prod.yml', 'Dockerfile', '.env', '.git/config', '.git/x.zip', '.htpasswd', '.user.ini', '.wp-config.php.swp', 'wp-config.php~', 'wp-config.php.bak',
           'wp-config.php.dist', 'wp-config.php.old', 'wp-config.php.orig', 'wp-config.php.save', 'wp-config.php.swp', 'dump.sql', 'dump.sql.gz',
           'debug.log', 'wp-content/debug.log', 'wp-content/cache/x.php', 'wp-content/cache/meta/wp-cache-1.meta',
           'wp-content/cache/supercache/other.example/index.html', 'wp-content/uploads/x.php', 'wp-content/uploads/x.PHP',

@@ -274,6 +274,33 @@ def test_what_it_keeps_is_where_it_is_told_to_and_may_have_a_long_path(base):
     shutil.rmtree(sockets)
 
 
+def test_what_it_keeps_is_refused_where_others_could_change_or_see_it(base):
+    site = site_of(base, {'index.php': PAGE})
+    (base / 'open').mkdir()
+    (base / 'open').chmod(0o777)
+    for state, words in (base / 'open', 'can be changed by others'), (site / 'state', 'which visitors see'), (base / 'my state', 'that configurations cannot have'):
+        refused = subprocess.run([YOROZU, 'serve', site, '--state', state], capture_output=True, text=True)
+        assert refused.returncode == 1 and words in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr
+    equal(oct((base / 'open').stat().st_mode & 0o777), '0o777')
+
+
+def test_a_server_that_lost_its_master_outlives_a_start_that_fails(base):
+    site, written = site_of(base, {'index.php': PAGE}), base / 'own'
+    environment = os.environ | {'XDG_STATE_HOME': str(base / 'state')}
+    port = free_port()
+    subprocess.run([YOROZU, 'serve', site, '--write', written, '--port', str(port)], check=True, capture_output=True, env=environment)
+    whole = (written / 'nginx.conf').read_text()
+    with Served(base, site) as served:
+        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
+        (written / 'nginx.conf').write_text(whole + 'nonsense;')
+        os.kill(master, signal.SIGKILL)
+        until('a start that fails', lambda: served.told().count('the server ended') > 1, told=served.told)
+        equal(get(port).status, 200)
+        (written / 'nginx.conf').write_text(whole)
+        until('another one', lambda: served.told().count('is started again') > 1, told=served.told)
+        equal(get(port).status, 200)
+
+
 def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
     counted = '<?php if (isset($_COOKIE["own_session"])) { header("Cache-Control: private"); } echo microtime(true);'
     site = site_of(base, {'index.php': counted})
@@ -288,12 +315,14 @@ def test_pages_are_kept_where_the_application_is_known_or_it_is_asked_for(base):
         equal(get(served.port, '/?utm_source=x').content, get(served.port, '/').content)
     files = APPLICATIONS['WordPress'][0] | {'index.php': '<?php echo microtime(true);'}
     with Served(base, site_of(base, files)) as served:
-        assert 'pages are kept for 10m' in served.told() and twice(served.port)
+        assert 'pages are kept for 10m, or a day by a plugin' in served.told() and twice(served.port)
         (served.base / 'site/seconds.php').write_text('<?php header("Cache-Control: no-store"); echo getenv("YOROZU_SECONDS");')
         equal(get(served.port, '/seconds.php').content, b'86400')
         assert not twice(served.port, Cookie='wordpress_logged_in_x=1')
         kept = lambda path: get(served.port, path).headers.get_all('Cache-Control')
-        equal([kept('/wp-content/themes/a/style.css' + version) for version in ('', '?ver=6.1')], [['max-age=604800', 'public'], ['max-age=31536000', 'public, immutable']])
+        week, ever = ['max-age=604800', 'public'], ['max-age=31536000', 'public, immutable']
+        (served.base / 'site/wp-includes/a.css').write_text('style')
+        equal([kept(path) for path in ('/wp-includes/a.css', '/wp-includes/a.css?ver=6.1', '/wp-content/themes/a/style.css?ver=6.1')], [week, ever, week])
 
 
 def test_the_application_purges_its_pages_by_what_php_is_told(base):

@@ -1,7 +1,8 @@
 //! HTTPS for a site: by an issuer for names that lead here, or by an authority of its own.
 
+use super::listen;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -62,8 +63,11 @@ pub(super) fn write(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
 /// One has no address, or another server answers there, which an issuer would ask, too. A machine that cannot reach itself by its name
 /// proves nothing: that is only said. The port cannot be used.
 pub(super) fn lead_here(names: &[String], port: u16) -> Result<(), String> {
-    let used =
-        |why: std::io::Error| format!("port {port}, where an issuer asks, cannot be used: {why}");
+    let used = |why: std::io::Error| {
+        let holder = listen::holder(port).filter(|_| why.kind() == ErrorKind::AddrInUse);
+        let why = holder.map_or_else(|| why.to_string(), |who| format!("{who} has it"));
+        format!("port {port}, where an issuer asks, cannot be used: {why}")
+    };
     let listeners = ["[::]", "0.0.0.0"].map(|host| TcpListener::bind(format!("{host}:{port}")));
     // One of them may have the other's addresses, too.
     let listeners: Vec<_> = match listeners {
@@ -108,7 +112,7 @@ fn leads_here(name: &str, port: u16, word: &str) -> Result<(), String> {
     })?;
     for address in addresses {
         let Ok(mut server) = TcpStream::connect_timeout(&address, LOOK_MAX) else {
-            eprintln!(
+            say!(
                 "yorozu: [warn] \"{name}\" leads to {address}, where this machine does not reach itself: the issuer has to"
             );
             continue;
@@ -147,6 +151,16 @@ mod tests {
             });
             leads_here("localhost", port, wanted)
         })
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_told_with_who_has_it() {
+        let holder = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
+        let holder = holder.expect("a port");
+        let port = holder.local_addr().expect("an address").port();
+        let refused = lead_here(&[], port).expect_err("taken");
+        let own = format!("(process {}) has it", std::process::id());
+        assert!(refused.contains(&own), "{refused}");
     }
 
     #[test]

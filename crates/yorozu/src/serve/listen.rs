@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 /// The port that is tried first.
@@ -71,7 +71,7 @@ impl Listens {
     /// Whether other machines reach none of them.
     pub(super) fn are_local(&self) -> bool {
         let mut all = self.plain.iter().chain(&self.secure);
-        all.all(|listen| listen.starts_with("127.") || listen.starts_with("[::1]"))
+        all.all(|listen| reached(listen).is_some_and(|it| it.ip().is_loopback()) && !is_any(listen))
     }
 
     /// An address that answers when the site does; none for a socket of a file.
@@ -120,7 +120,7 @@ fn free(first: u16, is_asked: bool) -> Result<u16, String> {
             let mut others = first + 1..=first.saturating_add(PORTS);
             let other = others.find(|port| !is_asked && is_free(*port).is_ok());
             let other = other.ok_or_else(|| format!("port {first} is taken by {who}"))?;
-            eprintln!("yorozu: [notice] port {first} is taken by {who}: port {other} is used");
+            say!("yorozu: [notice] port {first} is taken by {who}: port {other} is used");
             Ok(other)
         }
         Err(why) => Err(format!("port {first} cannot be used: {why}")),
@@ -133,6 +133,13 @@ fn loopback(port: u16) -> Vec<String> {
     let has_v6 = TcpListener::bind(format!("[::1]:{port}")).is_ok();
     listens.extend(has_v6.then(|| format!("[::1]:{port}")));
     listens
+}
+
+/// Whether a `listen` is for all addresses of the machine.
+fn is_any(listen: &str) -> bool {
+    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+        || !host.contains(['.', ':'])
 }
 
 /// Where a `listen` is reached from this machine.
@@ -151,7 +158,7 @@ fn reached(listen: &str) -> Option<SocketAddr> {
 }
 
 /// Who has a port of this machine: a program's name and process.
-fn holder(port: u16) -> Option<String> {
+pub(super) fn holder(port: u16) -> Option<String> {
     let socket_of = |text: String| {
         let wanted = format!(":{port:04X}");
         text.lines().skip(1).find_map(|line| {

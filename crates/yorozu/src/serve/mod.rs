@@ -1,9 +1,18 @@
 //! `yorozu serve`: a PHP application in one command. It looks at a folder, writes the configuration that its application needs, and keeps
 //! PHP-FPM and the server running.
 
+/// Says a line on the terminal, which may have gone.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod application;
 mod https;
 mod install;
+mod kept;
 mod listen;
 mod php;
 mod plan;
@@ -104,7 +113,7 @@ impl Serve {
                 Long("issuer") => serve.issuer = Some(text(parser)?),
                 Long("contact") => serve.contact = Some(text(parser)?),
                 Long("cache") => serve.cache = Some(time(text(parser)?)?),
-                Long("php") => serve.php = Some(text(parser)?),
+                Long("php") => serve.php = Some(program(text(parser)?)),
                 Long("proxy") => serve.proxies.push(proxy(text(parser)?)?),
                 Long("shared") => serve.shared = Some(shared(text(parser)?)?),
                 Long("memory") => serve.memory_mb = Some(memory(&text(parser)?)?),
@@ -289,10 +298,13 @@ fn memory(text: &str) -> Result<u64, String> {
     })
 }
 
+/// A program by its whole path, as a unit starts elsewhere; an address as it is.
+fn program(text: String) -> String {
+    let path = std::path::absolute(&text).ok().filter(|path| path.exists());
+    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or(text)
+}
+
 fn whole(path: &str) -> Result<PathBuf, String> {
-    if path.contains(['$', '\n', '\r']) || path.is_empty() {
-        return Err(format!("--state \"{path}\": a folder without \"$\" in its path was expected"));
-    }
     std::path::absolute(path).map_err(|why| format!("--state \"{path}\": {why}"))
 }
 
@@ -345,7 +357,7 @@ mod tests {
             (&["--cache", "soon"], "a time was expected"),
             (&["--cache", "0"], "a time was expected"),
             (&["--memory", "1m"], "a size of 64m or more"),
-            (&["--state", ""], "a folder without"),
+            (&["--state", ""], "--state"),
             (&["--proxy", "balancer"], "an address was expected"),
             (&["--shared", "memcached://x"], "a Redis was expected"),
             (&["--listen", "80; evil"], "an address was expected"),

@@ -1,6 +1,9 @@
 //! What is known of a site, and how it is served.
 
 use super::application::{self, Found};
+use super::kept::{
+    is_ours, make_folder, make_token, may_keep, remember, short_name, sockets, state, write_token,
+};
 use super::listen::Listens;
 use super::php::{self, Php};
 use super::sizes::{self, Machine, Sizes};
@@ -11,63 +14,15 @@ use super::{Serve, Task, https, install};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
+use std::io::{IsTerminal as _, Seek as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What is before and behind the token in its file, which the configuration includes.
 const TOKEN_LINE: (&str, &str) = ("cache_purge_api token=", ";");
-/// Longest path of the folder of sockets, so that each has 107 bytes at most (unix(7)); `pid.server.new` is the longest name.
-const SOCKETS_PATH_MAX: usize = 107 - "/pid.server.new".len();
-
-/// Where pages, certificates and what was measured are kept: below XDG_STATE_HOME, and without it below /var/lib for root, else
-/// below the user's own state folder.
-fn state(folder: &Path) -> PathBuf {
-    let name = folder
-        .file_name()
-        .map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
-    let name: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(24).collect();
-    let name = format!("{name}-{:08x}", hash(folder));
-    let told =
-        std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = told.map(|base| base.join("yorozu")).unwrap_or_else(|| {
-        if Uid::effective().is_root() {
-            return "/var/lib/yorozu/serve".into();
-        }
-        let home = std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into());
-        Path::new(&home).join(".local/state/yorozu")
-    });
-    base.join(name)
-}
-
-/// Where sockets are: beside what else is kept, or where that path is too long, in a folder of this user for what runs.
-fn sockets(state: &Path) -> PathBuf {
-    if state.as_os_str().len() <= SOCKETS_PATH_MAX {
-        return state.to_owned();
-    }
-    let user = Uid::effective();
-    let told =
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let (base, name) = match (user.is_root(), told) {
-        (true, _) => ("/run".into(), "yorozu".to_owned()),
-        (_, Some(base)) => (base, "yorozu".to_owned()),
-        _ => ("/tmp".into(), format!("yorozu-{user}")),
-    };
-    base.join(format!("{name}-{:08x}", hash(state)))
-}
-
-/// A short name for a path.
-fn hash(path: &Path) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    path.hash(&mut hasher);
-    hasher.finish() >> 32
-}
-
 /// Who the server and PHP are where root starts them: the folder's owner, who is not root.
 fn worker(folder: &Path) -> Result<Option<Worker>, String> {
     if !Uid::effective().is_root() {
@@ -108,6 +63,7 @@ impl<'a> Plan<'a> {
         let needs_php = found.application.runs_php();
         let php = if needs_php { Some(php::find(serve.php.as_deref())?) } else { None };
         let state = serve.state.clone().unwrap_or_else(|| state(&folder));
+        may_keep(&state, &found.root)?;
         let sockets = sockets(&state);
         let (worker, machine) = (worker(&folder)?, Machine::look(serve.memory_mb));
         if serve.shared.is_some()
@@ -269,11 +225,6 @@ impl<'a> Plan<'a> {
         if !files[0].is_file() {
             return Ok(None);
         }
-        let is_ours = |path: &Path| {
-            fs::metadata(path).is_ok_and(|it| {
-                [0, Uid::effective().as_raw()].contains(&it.uid()) && it.mode() & 0o022 == 0
-            })
-        };
         if let Some(path) = files.iter().find(|path| path.exists() && !is_ours(path)) {
             return Err(format!(
                 "\"{}\" can be changed by others than who runs this: chown and chmod go-w it, or --forget it",
@@ -292,9 +243,7 @@ impl<'a> Plan<'a> {
             command.push(option.to_owned());
             command.extend(value);
         }
-        let site = self.serve.domains.first().map(String::as_str);
-        let site = site.or_else(|| self.state.file_name()?.to_str()).unwrap_or("site");
-        install::install(site, &self.folder, &command)
+        install::install(&short_name(&self.folder), &self.folder, &command)
     }
 
     pub(super) fn serve(&self) -> Result<(), String> {
@@ -318,7 +267,11 @@ impl<'a> Plan<'a> {
         let _ = writeln!(lock, "{url} by process {}", std::process::id());
         let watched = [&self.folder].into_iter().chain(&written).map(PathBuf::as_path);
         let watch = self.serve.watches.then(|| Watch::of(watched)).transpose()?;
-        let mut supervisor = Supervisor::new(self.processes(&folder, &listens)?, watch)?;
+        let configuration = fs::read_to_string(folder.join("nginx.conf")).unwrap_or_default();
+        let keeps = configuration.contains(text::PURGE_PATH);
+        let has_console = configuration.contains(text::CONSOLE_PATH);
+        let told = if keeps { self.purges(&listens, written.is_none())? } else { Vec::new() };
+        let mut supervisor = Supervisor::new(self.processes(&folder, told)?, watch)?;
         let (address, socket) = (listens.probe(), self.sockets.join(text::PHP_SOCKET));
         let is_up = supervisor.start(|name| match name {
             PHP => UnixStream::connect(&socket).is_ok(),
@@ -329,15 +282,15 @@ impl<'a> Plan<'a> {
         if !is_up {
             return Ok(());
         }
-        let configuration = fs::read_to_string(folder.join("nginx.conf"));
-        let has_console = configuration.is_ok_and(|text| text.contains(text::CONSOLE_PATH));
         self.introduce(&url, has_console, written.as_deref());
         let measured = self.state.join("process-kb");
         loop {
             let looked = match supervisor.run(|fpm| remember(fpm, &measured)) {
                 Ended::Asked => break,
                 Ended::Changed(file) if !file.starts_with(&folder) => {
-                    self.forget_pages(&folder, &file);
+                    if keeps {
+                        self.forget_pages(&folder, &file);
+                    }
                     continue;
                 }
                 Ended::Changed(_) => Ok(()),
@@ -346,7 +299,7 @@ impl<'a> Plan<'a> {
             };
             match looked {
                 Ok(()) => supervisor.reload(),
-                Err(why) => eprintln!("yorozu: [error] nothing is changed: {why}"),
+                Err(why) => say!("yorozu: [error] nothing is changed: {why}"),
             }
         }
         drop(supervisor);
@@ -356,9 +309,6 @@ impl<'a> Plan<'a> {
     /// Has the server forget its pages, which a change of this file may have made old.
     fn forget_pages(&self, conf: &Path, file: &Path) {
         let file = file.strip_prefix(&self.folder).unwrap_or(file).display();
-        if self.pages().is_none() {
-            return;
-        }
         let done = std::env::current_exe().and_then(|own| {
             let mut command = std::process::Command::new(own);
             command.arg("-p").arg(conf.join("")).arg("-c").arg(conf.join("nginx.conf"));
@@ -366,10 +316,10 @@ impl<'a> Plan<'a> {
         });
         match done {
             Ok(output) if output.status.success() => {
-                eprintln!("yorozu: [notice] {file} was changed: pages are made again");
+                say!("yorozu: [notice] {file} was changed: pages are made again");
             }
-            Ok(output) => eprint!("{}", String::from_utf8_lossy(&output.stderr)),
-            Err(why) => eprintln!("yorozu: [error] {file} was changed, pages are kept: {why}"),
+            Ok(output) => say!("{}", String::from_utf8_lossy(&output.stderr).trim_end()),
+            Err(why) => say!("yorozu: [error] {file} was changed, pages are kept: {why}"),
         }
     }
 
@@ -384,19 +334,22 @@ impl<'a> Plan<'a> {
 
     fn write(&self, folder: &Path, listens: &Listens) -> Result<(), String> {
         let failed = |why: std::io::Error| format!("\"{}\": {why}", folder.display());
-        fs::create_dir_all(folder).map_err(failed)?;
+        make_folder(folder)?;
         self.files(listens)
             .into_iter()
-            .try_for_each(|(name, text)| fs::write(folder.join(name), text))
+            .try_for_each(|(name, text)| https::write(&folder.join(name), &text, 0o644))
             .map_err(failed)
     }
 
     /// Makes what the configuration names and is not the server's to make.
     fn make_folders(&self, listens: &Listens) -> Result<(), String> {
-        for folder in [&self.state, &self.state.join("tmp"), &self.sockets] {
+        for folder in [&self.state, &self.sockets] {
             make_folder(folder)?;
         }
-        if listens.are_local() {
+        let temporary = self.state.join("tmp");
+        fs::create_dir_all(&temporary)
+            .map_err(|why| format!("\"{}\": {why}", temporary.display()))?;
+        if listens.are_local() && self.serve.proxies.is_empty() {
             make_token(&self.state.join(text::CONSOLE_TOKEN), "", "")?;
         }
         if self.php.is_some() && self.pages().is_some() {
@@ -422,20 +375,29 @@ impl<'a> Plan<'a> {
         Ok(told)
     }
 
-    /// What PHP needs to purge pages, where any are kept.
-    fn purges(&self, listens: &Listens) -> Result<Vec<(&'static str, String)>, String> {
+    /// What PHP needs to purge pages, and for how long one that does may have them kept, where no time was asked for.
+    fn purges(
+        &self,
+        listens: &Listens,
+        has_no_time: bool,
+    ) -> Result<Vec<(&'static str, String)>, String> {
         let url = listens.own_url(matches!(self.tls(), Tls::Issued { .. }));
-        let Some(url) = url.filter(|_| self.pages().is_some()) else { return Ok(Vec::new()) };
+        let Some(url) = url else { return Ok(Vec::new()) };
         let mut told =
             vec![("YOROZU_URL", url + text::PURGE_PATH), ("YOROZU_TOKEN", self.purge_token()?)];
         // What purges its pages need not have them forgotten by time.
-        if self.serve.cache.is_none() {
+        if has_no_time && self.serve.cache.is_none() {
             told.push(("YOROZU_SECONDS", "86400".to_owned()));
         }
         Ok(told)
     }
 
-    fn processes(&self, folder: &Path, listens: &Listens) -> Result<Vec<Process>, String> {
+    /// The processes of a configuration; what PHP is told is in its environment.
+    fn processes(
+        &self,
+        folder: &Path,
+        told: Vec<(&'static str, String)>,
+    ) -> Result<Vec<Process>, String> {
         let mut processes = Vec::new();
         if let Some(Php::Own { program, .. }) = &self.php {
             let args = [
@@ -443,8 +405,7 @@ impl<'a> Plan<'a> {
                 "--fpm-config".into(),
                 folder.join("php-fpm.conf").into_os_string(),
             ];
-            let purges = self.purges(listens)?;
-            processes.push(Process::new(PHP, program, args.to_vec(), purges, Signal::SIGUSR2));
+            processes.push(Process::new(PHP, program, args.to_vec(), told, Signal::SIGUSR2));
         }
         let own = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut prefix = folder.as_os_str().to_owned();
@@ -476,30 +437,35 @@ impl<'a> Plan<'a> {
         let root = root.map_or_else(String::new, |root| {
             format!(", of which visitors see {}/", root.display())
         });
-        eprintln!("yorozu: {} in {}{root}", self.found.application.name, self.folder.display());
+        say!("yorozu: {} in {}{root}", self.found.application.name, self.folder.display());
         match &self.php {
-            Some(Php::Own { version, .. }) => eprintln!(
+            Some(Php::Own { version, .. }) => say!(
                 "yorozu: PHP {version}, up to {} processes{}",
                 self.sizes().children,
                 self.worker.as_ref().map_or_else(String::new, |it| format!(" as {}", it.user))
             ),
-            Some(Php::Running(address)) => eprintln!("yorozu: PHP at {address}"),
+            Some(Php::Running(address)) => say!("yorozu: PHP at {address}"),
             None => {}
         }
         let kept = if written.is_none() { self.pages() } else { None };
         match (&self.php, kept) {
             _ if written.is_some() => {}
-            (Some(_), Some(time)) => eprintln!(
-                "yorozu: pages are kept for {time} for visitors without a login or a session (--cache off: not at all)"
+            (Some(_), Some(time)) => say!(
+                "yorozu: pages are kept for {time}{} for visitors without a login or a session (--cache off: not at all)",
+                if self.serve.cache.is_none() {
+                    ", or a day by a plugin that purges them,"
+                } else {
+                    ""
+                }
             ),
-            (Some(_), None) => eprintln!(
+            (Some(_), None) => say!(
                 "yorozu: no pages are kept; --cache 30s keeps those for visitors without a session, who may see one that is 30 seconds old"
             ),
             (None, _) => {}
         }
         let token = fs::read_to_string(self.state.join(text::CONSOLE_TOKEN)).ok();
         if let Some(token) = token.filter(|_| has_console) {
-            eprintln!(
+            say!(
                 "yorozu: its console is at {}{}#token={}",
                 url.trim_end_matches('/'),
                 text::CONSOLE_PATH,
@@ -507,25 +473,25 @@ impl<'a> Plan<'a> {
             );
         }
         match self.tls() {
-            Tls::Own(folder) => eprintln!(
+            Tls::Own(folder) => say!(
                 "yorozu: browsers trust it that import {} (curl --cacert)",
                 folder.join("authority.crt").display()
             ),
-            Tls::Issued { .. } => eprintln!(
+            Tls::Issued { .. } => say!(
                 "yorozu: a certificate is ordered, and with that the issuer's terms are accepted; until it is there browsers warn"
             ),
             Tls::None => {}
         }
         if let Some(folder) = written {
-            eprintln!("yorozu: as {} says (--forget: as this version would)", folder.display());
+            say!("yorozu: as {} says (--forget: as this version would)", folder.display());
             for option in self.serve.written_options() {
-                eprintln!(
+                say!(
                     "yorozu: [warn] \"{option}\" counts for nothing: {}/nginx.conf says it",
                     folder.display()
                 );
             }
         }
-        eprintln!("yorozu: {}{url}{} - Ctrl-C ends it", strong.0, strong.1);
+        say!("yorozu: {}{url}{} - Ctrl-C ends it", strong.0, strong.1);
     }
 }
 
@@ -535,46 +501,4 @@ fn node(listens: &Listens) -> String {
     let port = listens.probe().map_or(0, |address| address.port());
     let is_plain = |sign: &char| sign.is_ascii_alphanumeric() || "-.".contains(*sign);
     format!("{}-{port}", name.to_string_lossy().chars().filter(is_plain).collect::<String>())
-}
-
-/// Makes a folder that no other user can write to.
-fn make_folder(folder: &Path) -> Result<(), String> {
-    let failed = |why: std::io::Error| format!("\"{}\": {why}", folder.display());
-    fs::create_dir_all(folder).map_err(failed)?;
-    let is_root = Uid::effective().is_root();
-    let mode = if is_root { 0o755 } else { 0o700 };
-    fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-/// The token in a file, between these texts; it is made where there is none.
-fn make_token(file: &Path, before: &str, after: &str) -> Result<String, String> {
-    let known = fs::read_to_string(file).ok();
-    let known = known
-        .and_then(|text| Some(text.trim().strip_prefix(before)?.strip_suffix(after)?.to_owned()))
-        .filter(|token| !token.is_empty());
-    if let Some(token) = known {
-        return Ok(token);
-    }
-    let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .map_err(|why| format!("\"/dev/urandom\": {why}"))?;
-    let token = format!("{:032x}", u128::from_ne_bytes(bytes));
-    write_token(file, &format!("{before}{token}{after}"))?;
-    Ok(token)
-}
-
-fn write_token(file: &Path, line: &str) -> Result<(), String> {
-    https::write(file, &format!("{line}\n"), 0o600)
-        .map_err(|why| format!("\"{}\": {why}", file.display()))
-}
-
-/// Keeps the size of the largest process of PHP for the next start or reload.
-fn remember(fpm: nix::unistd::Pid, file: &Path) {
-    let Some(kb) = supervise::largest_child(fpm) else { return };
-    let known = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    // Processes that have done little yet say little.
-    if known.is_none_or(|known| kb > known) {
-        let _ = fs::write(file, kb.to_string());
-    }
 }

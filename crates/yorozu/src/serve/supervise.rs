@@ -2,7 +2,7 @@
 
 use super::watch::Watch;
 use crate::signals;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -92,17 +92,30 @@ impl Process {
 
     /// Kills what is left of it, its own processes included.
     fn end(&mut self) {
-        for id in self.id().into_iter().chain(self.left.drain(..)) {
-            let _ = nix::sys::signal::killpg(id, Signal::SIGKILL);
+        if let Some(id) = self.id() {
+            let _ = killpg(id, Signal::SIGKILL);
         }
         if let Some(mut child) = self.child.take() {
             let _ = child.wait();
         }
     }
 
+    /// Ends what went on without its first process and was taken over by no other.
+    fn end_left(&mut self) {
+        let end = Instant::now() + FAREWELL;
+        for id in self.left.drain(..) {
+            let _ = killpg(id, Signal::SIGQUIT);
+            while killpg(id, None).is_ok() && Instant::now() < end {
+                std::thread::sleep(AGAIN);
+            }
+            let _ = killpg(id, Signal::SIGKILL);
+        }
+    }
+
     /// How it ended, if it did.
     fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
+        self.left.retain(|id| killpg(*id, None).is_ok());
         match self.id() {
             // A server without its master goes on, and the next master takes it over.
             Some(id) if self.name == SERVER && status.signal().is_some() => {
@@ -248,7 +261,7 @@ fn look_after(process: &mut Process) -> Duration {
         let was_well = process.started.elapsed() >= PAUSE_MAX;
         process.pause = if was_well { PAUSE } else { (process.pause * 2).min(PAUSE_MAX) };
         process.started = Instant::now();
-        eprintln!(
+        say!(
             "yorozu: [alert] {} ended ({how}): it is started again in {} s",
             process.name,
             process.pause.as_secs()
@@ -260,10 +273,10 @@ fn look_after(process: &mut Process) -> Duration {
     let left = process.pause.saturating_sub(process.started.elapsed());
     if left.is_zero() {
         match process.start() {
-            Ok(()) => eprintln!("yorozu: [notice] {} is started again", process.name),
+            Ok(()) => say!("yorozu: [notice] {} is started again", process.name),
             Err(why) => {
                 process.started = Instant::now();
-                eprintln!("yorozu: [alert] {why}");
+                say!("yorozu: [alert] {why}");
             }
         }
         return PAUSE_MAX;
@@ -282,6 +295,7 @@ impl Drop for Supervisor {
                 std::thread::sleep(AGAIN);
             }
             process.end();
+            process.end_left();
         }
     }
 }

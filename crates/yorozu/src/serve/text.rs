@@ -169,7 +169,7 @@ fastcgi_cache_status on;
                 word(&token)
             );
         }
-        if self.listens.are_local() {
+        if self.listens.are_local() && self.proxies.is_empty() {
             let token = self.state.join(CONSOLE_TOKEN).display().to_string();
             let _ = write!(
                 out,

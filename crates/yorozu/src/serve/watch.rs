@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// What is changed together is: an editor writes a file by two or three steps, a checkout many files.
 const SETTLED: Duration = Duration::from_millis(100);
+/// How often it is waited for that: signals are not heard meanwhile, and something may change all the time.
+const ROUNDS_MAX: usize = 10;
 /// Folders that are watched; the system has a bound of its own (`fs.inotify.max_user_watches`).
 const FOLDERS_MAX: usize = 8192;
 /// Folders of others' code and of what an application writes while it runs.
@@ -36,6 +38,7 @@ const SOURCES: [&str; 22] = [
 pub(super) struct Watch {
     inotify: Inotify,
     folders: HashMap<WatchDescriptor, PathBuf>,
+    is_full: bool,
 }
 
 impl Watch {
@@ -46,7 +49,7 @@ impl Watch {
     pub(super) fn of<'a>(folders: impl IntoIterator<Item = &'a Path>) -> Result<Self, String> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC);
         let inotify = inotify.map_err(|why| format!("inotify_init1() failed ({why})"))?;
-        let mut watch = Self { inotify, folders: HashMap::new() };
+        let mut watch = Self { inotify, folders: HashMap::new(), is_full: false };
         for folder in folders {
             watch.add(folder);
         }
@@ -61,12 +64,18 @@ impl Watch {
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_ONLYDIR;
         if self.folders.len() >= FOLDERS_MAX {
+            if !std::mem::replace(&mut self.is_full, true) {
+                say!(
+                    "yorozu: [warn] \"{}\" and others are not watched: {FOLDERS_MAX} folders are",
+                    folder.display()
+                );
+            }
             return;
         }
         match self.inotify.add_watch(folder, flags) {
             Ok(descriptor) => self.folders.insert(descriptor, folder.to_owned()),
             Err(why) => {
-                eprintln!("yorozu: [warn] \"{}\" is not watched: {why}", folder.display());
+                say!("yorozu: [warn] \"{}\" is not watched: {why}", folder.display());
                 return;
             }
         };
@@ -81,8 +90,12 @@ impl Watch {
     /// A file that was changed, if one was, once nothing changes any more.
     pub(super) fn changed(&mut self) -> Option<PathBuf> {
         let mut changed = None;
-        while let Ok(events) = self.inotify.read_events() {
+        for _ in 0..ROUNDS_MAX {
+            let Ok(events) = self.inotify.read_events() else { break };
             for event in events {
+                if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+                    self.folders.remove(&event.wd);
+                }
                 let folder = self.folders.get(&event.wd).cloned();
                 let (Some(folder), Some(name)) = (folder, event.name) else { continue };
                 let path = folder.join(&name);

@@ -160,10 +160,11 @@ answers() { # name
 disk_is_full=
 disk_looked_at=0
 
-# What is left for users other than root, as MariaDB and PHP are.
+# What is left for users other than root, as MariaDB and PHP are. By a file: a signal that comes while bash reads a
+# substitution may be lost.
 is_disk_full() {
     local blocks size
-    read -r blocks size < <(stat -f -c '%a %S' "$data") && [ $((blocks * size)) -lt 1048576 ]
+    stat -f -c '%a %S' "$data" >"$sockets/disk" && read -r blocks size <"$sockets/disk" && [ $((blocks * size)) -lt 1048576 ]
 }
 
 # With a full disk the site goes on: stored pages are served, MariaDB refuses what it cannot write. To end it

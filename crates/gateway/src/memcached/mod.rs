@@ -13,6 +13,7 @@ use crate::cache::settings;
 use bytes::Bytes;
 use pipeline::Value;
 use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::base::limits;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -199,7 +200,8 @@ impl Line for Pipelined {
         request: Bytes,
     ) -> Later<'a, Result<LineAnswer, LineFault>> {
         let LineBounds { socket, connect_timeout, idle_timeout, read_timeout } = bounds;
-        let options = pipeline::Options { socket, connect_timeout, idle_timeout };
+        let patience = limits::PIPELINE_PATIENCE;
+        let options = pipeline::Options { socket, connect_timeout, idle_timeout, patience };
         Box::pin(async move {
             let answer = pipeline::get(peer.address(), options, request, read_timeout).await?;
             let received = answer.received as u64;

@@ -8,7 +8,7 @@
 //! | closed | opened again for the questions that it left without an answer |
 //!
 //! A server answers in order: one key that it is slow with holds up those behind it. When the oldest question of a
-//! pipeline has waited for `PIPELINE_PATIENCE`, further ones, and those behind it, go to another pipeline.
+//! pipeline has waited for [`Options::patience`], further ones, and those behind it, go to another pipeline.
 //!
 //! A connection that ends without an answer for its oldest question speaks against this question alone: the others are asked
 //! again, before it, until it has ended some. A server that ends many in a row and answers nothing is given up.
@@ -52,6 +52,8 @@ pub struct Options {
     pub socket: SocketOptions,
     pub connect_timeout: Duration,
     pub idle_timeout: Duration,
+    /// How long others wait behind the oldest question.
+    pub patience: Duration,
 }
 
 /// What the server said about a key.
@@ -107,8 +109,8 @@ impl Shared {
     }
 
     /// Whether a question would wait behind a slow one.
-    fn is_stalled(&self) -> bool {
-        self.waits_since.get().is_some_and(|since| turn::since(since) >= limits::PIPELINE_PATIENCE)
+    fn is_stalled(&self, patience: Duration) -> bool {
+        self.waits_since.get().is_some_and(|since| turn::since(since) >= patience)
     }
 }
 
@@ -152,7 +154,9 @@ fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
         }
         let all = pipelines.get_mut(address).expect("just made");
         let same = all.iter().filter(|(socket, _)| *socket == options.socket);
-        if let Some((_, free)) = same.clone().find(|(_, shared)| !shared.is_stalled()) {
+        if let Some((_, free)) =
+            same.clone().find(|(_, shared)| !shared.is_stalled(options.patience))
+        {
             return Rc::clone(free);
         }
         if same.clone().count() >= limits::PIPELINES_MAX {
@@ -293,11 +297,8 @@ impl Driver {
             return self.options.idle_timeout;
         };
         let may_pass_on = self.asked.len() > 1 && !self.has_passed_on;
-        let whole = if may_pass_on {
-            oldest.timeout.min(limits::PIPELINE_PATIENCE)
-        } else {
-            oldest.timeout
-        };
+        let whole =
+            if may_pass_on { oldest.timeout.min(self.options.patience) } else { oldest.timeout };
         whole.saturating_sub(turn::since(since))
     }
 
@@ -308,7 +309,7 @@ impl Driver {
         if waited >= oldest.timeout {
             return Err(LineFault::Timeout);
         }
-        if waited >= limits::PIPELINE_PATIENCE {
+        if waited >= self.options.patience {
             self.pass_on();
         }
         Ok(())
@@ -322,7 +323,7 @@ impl Driver {
                 continue;
             };
             let other = pipeline(&self.address, self.options);
-            if Rc::ptr_eq(&other, &self.shared) || other.is_stalled() {
+            if Rc::ptr_eq(&other, &self.shared) || other.is_stalled(self.options.patience) {
                 waiting.sender = Some(sender);
                 return;
             }
@@ -547,11 +548,15 @@ mod tests {
         },
         connect_timeout: Duration::from_secs(5),
         idle_timeout: Duration::from_secs(60),
+        patience: limits::PIPELINE_PATIENCE,
     };
+    /// Nothing goes to a second pipeline, so that connections can be counted on a machine that is busy.
+    const CALM: Options = Options { patience: Duration::MAX, ..OPTIONS };
 
     /// Asks for all keys at once, or one after the other with pauses; what came of each, and after how long.
     fn ask(
         address: &PeerAddress,
+        options: Options,
         timeout: Duration,
         pause: Duration,
         keys: &[String],
@@ -564,7 +569,7 @@ mod tests {
                 let (address, key) = (address.clone(), Bytes::from(key.clone()));
                 tasks.push(tasks::of_request(async move {
                     let begun = Instant::now();
-                    let answer = get(&address, OPTIONS, key, timeout).await;
+                    let answer = get(&address, options, key, timeout).await;
                     (answer, begun.elapsed())
                 }));
                 if !pause.is_zero() {
@@ -600,11 +605,12 @@ mod tests {
     fn one_connection_serves_all_as_long_as_nobody_waits() {
         let (address, count) = server();
         let many: Vec<String> = (0..200).map(|number| format!("key-{number}")).collect();
-        for (key, (answer, _)) in many.iter().zip(ask(&address, SECOND, Duration::ZERO, &many)) {
+        for (key, (answer, _)) in
+            many.iter().zip(ask(&address, CALM, SECOND, Duration::ZERO, &many))
+        {
             assert!(is_value(&answer, key), "{key}: {answer:?}");
         }
-        // One, unless the machine has other things to do.
-        assert!(count.load(Ordering::SeqCst) <= 3);
+        assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 
     #[test]
@@ -613,7 +619,7 @@ mod tests {
         // In one go behind it, and later.
         for pause in [Duration::ZERO, Duration::from_millis(5)] {
             let all = keys(&["late-a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]);
-            let answers = ask(&address, 2 * SECOND, pause, &all);
+            let answers = ask(&address, OPTIONS, 2 * SECOND, pause, &all);
             for (key, (answer, time)) in all.iter().zip(&answers) {
                 assert!(is_value(answer, key), "{key}: {answer:?}");
                 assert!(key == "late-a" || *time < SOON, "{key}: {time:?}");
@@ -626,23 +632,25 @@ mod tests {
     fn connections_are_bounded_however_many_keys_are_slow() {
         let (address, count) = server();
         let many: Vec<String> = (0..40).map(|number| format!("late-{number}")).collect();
-        let answers = ask(&address, SECOND, Duration::from_millis(10), &many);
+        let answers = ask(&address, OPTIONS, SECOND, Duration::from_millis(10), &many);
         assert!(answers.iter().any(|(answer, _)| answer.is_ok()));
         assert!(count.load(Ordering::SeqCst) <= 3 * limits::PIPELINES_MAX);
     }
 
     #[test]
     fn who_waits_behind_a_torn_answer_gets_one() {
+        // A machine that is busy may be as slow as a server; a question goes to few pipelines.
+        let options = Options { patience: Duration::from_millis(200), ..OPTIONS };
         for (word, fails) in [("torn", "Timeout"), ("end", "Closed"), ("rave", "Invalid")] {
             let (address, _) = server();
             let all = keys(&["a", &format!("{word}-b"), "c", "d", "e"]);
-            let answers = ask(&address, SECOND, Duration::ZERO, &all);
+            let answers = ask(&address, options, SECOND, Duration::ZERO, &all);
             for (key, (answer, time)) in all.iter().zip(&answers) {
                 if key.starts_with(word) {
                     let fault = format!("{:?}", answer.as_ref().unwrap_err());
                     assert!(fault.starts_with(fails), "{key}: {fault}");
                 } else {
-                    assert!(is_value(answer, key) && *time < SOON, "{key}: {answer:?} {time:?}");
+                    assert!(is_value(answer, key) && *time < SECOND, "{key}: {answer:?} {time:?}");
                 }
             }
         }
@@ -653,7 +661,8 @@ mod tests {
         let (address, _) = server();
         // The second comes while the first holds the only pipeline, and within its patience.
         let all = keys(&["torn-a", "b"]);
-        let answers = ask(&address, Duration::from_millis(200), Duration::from_millis(10), &all);
+        let answers =
+            ask(&address, OPTIONS, Duration::from_millis(200), Duration::from_millis(10), &all);
         assert!(matches!(answers[0].0, Err(LineFault::Timeout)), "{:?}", answers[0]);
         assert!(is_value(&answers[1].0, "b"), "{:?}", answers[1]);
     }
@@ -662,11 +671,11 @@ mod tests {
     fn a_server_that_ends_connections_is_asked_again_a_few_times() {
         let (address, count) = server();
         let all = keys(&["a", "hang-b", "c"]);
-        let answers = ask(&address, SECOND, Duration::from_millis(5), &all);
+        let answers = ask(&address, CALM, SECOND, Duration::from_millis(5), &all);
         assert!(is_value(&answers[0].0, "a") && is_value(&answers[2].0, "c"), "{answers:?}");
         assert!(matches!(answers[1].0, Err(LineFault::Closed)), "{:?}", answers[1]);
         assert!(count.load(Ordering::SeqCst) <= 4);
-        let answers = ask(&address, SECOND, Duration::ZERO, &keys(&["hang-a", "hang-b"]));
+        let answers = ask(&address, CALM, SECOND, Duration::ZERO, &keys(&["hang-a", "hang-b"]));
         assert!(answers.iter().all(|(answer, _)| answer.is_err()), "{answers:?}");
     }
 
@@ -677,7 +686,9 @@ mod tests {
             let bad = (0..5).map(|number| format!("{word}-{number}"));
             let all: Vec<String> = bad.chain(keys(&["a", "b", "c"])).collect();
             for pause in [Duration::ZERO, Duration::from_millis(1)] {
-                for (key, (answer, _)) in all.iter().zip(ask(&address, SECOND, pause, &all)) {
+                for (key, (answer, _)) in
+                    all.iter().zip(ask(&address, OPTIONS, SECOND, pause, &all))
+                {
                     let is_bad = key.starts_with(word);
                     assert!(is_bad == answer.is_err(), "{key}: {answer:?}");
                     assert!(is_bad || is_value(&answer, key), "{key}: {answer:?}");
@@ -690,9 +701,9 @@ mod tests {
     fn a_server_that_answers_nobody_is_given_up() {
         let (address, count) = server();
         let many: Vec<String> = (0..100).map(|number| format!("hang-{number}")).collect();
-        let answers = ask(&address, SECOND, Duration::ZERO, &many);
+        let answers = ask(&address, CALM, SECOND, Duration::ZERO, &many);
         let is_closed = |answer: &Result<_, _>| matches!(answer, Err(LineFault::Closed));
         assert!(answers.iter().all(|(answer, _)| is_closed(answer)), "{answers:?}");
-        assert!(count.load(Ordering::SeqCst) <= 20);
+        assert_eq!(count.load(Ordering::SeqCst), usize::from(BARREN_MAX));
     }
 }

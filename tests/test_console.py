@@ -40,6 +40,7 @@ SITE = '''
         location = /who { return 204; }
         location /permission { auth_request /who; auth_request_set $who known; proxy_set_header X-Who $who; proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; }
         location /undecided { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_no_cache $endless; }
+        location /dry { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_dry_run on; }
         location /leads { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_key same; }
         location /offset/ { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_max_range_offset 2; }
         location /complete/ {
@@ -99,6 +100,7 @@ MISSES = [
     ('redirected', 'GET', '/leads?h=X-Accel-Redirect:/led/a', {}),
     ('permission', 'GET', '/permission', {}),
     ('cookie', 'GET', '/cookies', {'Cookie': 'cart=1'}),
+    ('dry-run', 'GET', '/dry', {}),
     ('undecided', 'GET', '/undecided?x=' + 'a' * 40, {}),
     ('range-offset', 'GET', '/offset/a', {'Range': 'bytes=3-'}),
     ('head', 'HEAD', '/head/a', {}),
@@ -113,6 +115,7 @@ def miss_by_each_reason(server):
     ask(server, '/vary?h=Vary:Accept-Language', Accept_Language='en')
     ask(server, '/complete/a?status=206&h=ETag:%22a%22&h=Content-Range:bytes%200-4/10&h=Cache-Control:max-age=60', Range='bytes=0-4')
     ask(server, '/cookies?h=X-Accel-Cookies:cart')
+    ask(server, '/dry')
     for name, method, path, fields in MISSES:
         body = b'x' if name in ('body', 'method') else None
         ask(server, path, method, body, **{key.replace('-', '_'): value for key, value in fields.items()})

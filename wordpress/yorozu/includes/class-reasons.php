@@ -105,6 +105,7 @@ final class Reasons {
 			'cookie'          => array( __( 'The visitor has a cookie of the site', 'yorozu' ), __( 'A plugin or the theme has set it, so the page may be for this visitor. If no page differs by it, say so with the filter yorozu_is_cookie_harmless.', 'yorozu' ) ),
 			'permission'      => array( __( 'The page depends on who may see it', 'yorozu' ), __( 'The server asks whether the visitor may see the page, and tells WordPress who it is (auth_request). It is not stored, so that no other visitor gets it. Nothing to do.', 'yorozu' ) ),
 			'undecided'       => array( __( 'The server could not work out the answer', 'yorozu' ), __( 'The visitor got an error: a rule in the configuration of the server failed. Ask whoever runs the server to look at its error log.', 'yorozu' ) ),
+			'dry-run'         => array( __( 'The page cache is being tried out', 'yorozu' ), __( 'The page would have come from the page cache, which is not switched on yet. Ask whoever runs the server.', 'yorozu' ) ),
 		);
 	}
 }

@@ -200,7 +200,8 @@ pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> O
         return None;
     }
     let is_allowed = conf.cache_use_stale.has(failure.condition) && !head.must_revalidate;
-    (is_allowed || is_within).then(|| answer(exchange, conf, &entry, CacheStatus::Stale))
+    (!conf.cache_dry_run && (is_allowed || is_within))
+        .then(|| answer(exchange, conf, &entry, CacheStatus::Stale))
 }
 
 /// What went wrong with the upstream.

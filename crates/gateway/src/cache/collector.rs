@@ -18,6 +18,8 @@ pub struct Collector {
     guard: Option<FillGuard>,
     /// Since the upstream was asked for it.
     making: Arc<Making>,
+    /// It is not stored, but compared with this.
+    compared: Option<Arc<Entry>>,
     /// When the upstream was asked, if the page shall remember what it cost.
     started: Option<Instant>,
     context: Context,
@@ -32,7 +34,13 @@ impl Collector {
         context: Context,
     ) -> Self {
         let head = EntryHead { began: making.moment(), ..head };
-        Self { zone, head, guard, making, started: None, context }
+        Self { zone, head, guard, making, compared: None, started: None, context }
+    }
+
+    /// It is not stored: that it differs from `stored` is logged once it is whole.
+    #[must_use]
+    pub fn comparing(self, stored: Arc<Entry>) -> Self {
+        Self { compared: Some(stored), ..self }
     }
 
     /// The page remembers how long it took from then on until it was whole.
@@ -70,6 +78,15 @@ impl Collector {
     }
 
     fn store(self, body: EntryBody, body_bytes: u64, body_crc: u32, now: i64) {
+        if let Some(stored) = &self.compared {
+            let stored = &stored.head;
+            let was = (stored.status, stored.body_bytes, stored.body_crc);
+            if was != (self.head.status, body_bytes, body_crc) {
+                let text = "dry run: would have been a hit, but the stored response differs from the upstream's";
+                self.context.upstream(Level::Error, text, None);
+            }
+            return;
+        }
         let made_in = self.started.map_or(self.head.made_in, made_in);
         let head = EntryHead { body_bytes, body_crc, made_in, ..self.head };
         let entry = Arc::new(Entry::new(head, body, now));

@@ -149,7 +149,7 @@ impl Missing {
             Self::TooFewUses
         } else if is_range_beyond {
             Self::RangeBeyond
-        } else if conf.cache_lock && !is_partial {
+        } else if conf.cache_lock && !conf.cache_dry_run && !is_partial {
             Self::InLine
         } else {
             Self::Beside

@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::secondary::Secondary;
 use super::seen::{self, Effect};
 use super::settings::Conf;
-use super::{freshness, key, loops, parts, purge, secondary, url};
+use super::{dry_run, freshness, key, loops, parts, purge, secondary, url};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -51,7 +51,14 @@ pub fn collector(
     if plan.secondary.is_of_origin && secondary::is_for_all_origins(&head.fields) {
         (plan.key, plan.secondary) = (plan.key.page(), Secondary::default());
     }
-    match entry_head(exchange, conf, head, response, &plan) {
+    let judged = entry_head(exchange, conf, head, response, &plan);
+    if let Some(stored) = plan.rehearsed.take() {
+        let judged = judged.map(|(entry, _)| {
+            Collector::new(plan.zone, entry, None, making, Context::of(exchange))
+        });
+        return dry_run::judge(exchange, stored, head.status, judged);
+    }
+    match judged {
         Ok((_, Eligible { is_by_stranger: true, .. })) => {
             exchange.cache_report.not_stored = Some(NotStored::UnknownHeader);
             let strangers = plan.eligibility.as_ref().map(|known| known.strangers());

@@ -21,6 +21,7 @@ pub mod collector;
 pub mod counters;
 pub mod decision;
 pub mod directives;
+mod dry_run;
 pub mod early;
 pub mod eligibility;
 pub mod entry;
@@ -280,7 +281,12 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
         bypass(exchange);
         return None;
     }
-    match decide(exchange, conf, entry) {
+    let decision = decide(exchange, conf, entry);
+    if conf.cache_dry_run {
+        dry_run::note(exchange, entry, &decision);
+        return None;
+    }
+    match decision {
         Decision::Hit => {
             let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
             let is_due = is_due && Failure::noted(exchange).is_none();
@@ -467,7 +473,7 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Prepared {
             // Nothing is built on it.
             plan.loaded = None;
         }
-        if found.is_some() || plan.stale.is_some() {
+        if found.is_some() || plan.stale.is_some() || plan.rehearsed.is_some() {
             return found.into();
         }
     }
@@ -581,7 +587,9 @@ pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
     let plan = exchange.pass.of::<Plan>().filter(|plan| !plan.is_base_lost);
     let stale = plan.and_then(|plan| plan.stale.as_ref());
     // As nginx: other statuses are fetched again.
-    match stale.filter(|entry| conf.cache_revalidate && entry.head.status == 200) {
+    match stale
+        .filter(|entry| conf.cache_revalidate && !conf.cache_dry_run && entry.head.status == 200)
+    {
         None => (None, Bytes::new()),
         Some(entry) => {
             (entry.head.last_modified.map(yorozu_http::date::format), entry.head.etag.clone())

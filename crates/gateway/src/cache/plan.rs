@@ -27,6 +27,8 @@ pub struct Plan {
     pub first: Option<Arc<Entry>>,
     /// An expired entry: may answer if the origin fails, and may be validated.
     pub stale: Option<Arc<Entry>>,
+    /// What would have answered, and does not (`*_cache_dry_run`).
+    pub rehearsed: Option<Arc<Entry>>,
     /// A stored start of the page; the origin is asked for the rest (`*_cache_complete_partial`).
     pub start: Option<Arc<Entry>>,
     /// The body of that, once the rest has come.
@@ -66,6 +68,7 @@ impl Plan {
             uses: 1,
             first: None,
             stale: None,
+            rehearsed: None,
             start: None,
             start_body: None,
             not_stored: None,

@@ -32,6 +32,8 @@ family_settings! {
     cache_content_location: bool = "off", ONE;
     /// Whether the rest of a page whose start is stored is asked for alone.
     cache_complete_partial: bool = "off", ONE;
+    /// Whether the upstream is asked although a stored page would answer, and the two are compared.
+    cache_dry_run: bool = "off", ONE;
     /// How eagerly pages that are asked for often are refreshed before they expire.
     cache_early_refresh: EarlyRefresh = "off", ONE;
     /// Share of its age for which a page is fresh that says nothing but when it changed.

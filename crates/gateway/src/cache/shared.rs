@@ -37,7 +37,7 @@ pub async fn find(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let config = Rc::clone(&exchange.conf);
     let plan = exchange.pass.of::<Plan>()?;
     let tier = nodes::tier(&config, &plan.zone)?;
-    let is_maker = plan.guard.is_some() || !conf.cache_lock;
+    let is_maker = (plan.guard.is_some() || !conf.cache_lock) && !conf.cache_dry_run;
     if !is_maker || plan.is_bypassed || plan.not_stored.is_some() || plan.start.is_some() {
         return None;
     }

@@ -55,6 +55,8 @@ pub enum NotStored {
     Cookie,
     /// Something that decides the answer could not be found out.
     Undecided,
+    /// It would have been a hit (`*_cache_dry_run`).
+    DryRun,
 }
 
 impl NotStored {
@@ -76,7 +78,7 @@ impl NotStored {
     }
 
     /// In their order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -101,11 +103,12 @@ impl NotStored {
         Self::Permission,
         Self::Cookie,
         Self::Undecided,
+        Self::DryRun,
     ];
 
     /// Whether such a request is not answered from the cache either, so that this is why it was passed by.
     pub fn bypasses(self) -> bool {
-        matches!(self, Self::Redirected | Self::Permission | Self::Cookie)
+        matches!(self, Self::Redirected | Self::Permission | Self::Cookie | Self::DryRun)
     }
 
     pub fn name(self) -> &'static str {
@@ -134,6 +137,7 @@ impl NotStored {
             Self::Permission => "permission",
             Self::Cookie => "cookie",
             Self::Undecided => "undecided",
+            Self::DryRun => "dry-run",
         }
     }
 }

@@ -58,7 +58,9 @@ impl Reason {
     /// made faster, change the rest.
     pub fn is_unstorable(self) -> bool {
         match self {
-            Self::NotStored(why) => !matches!(why, NotStored::MinUses | NotStored::LockTimeout),
+            Self::NotStored(why) => {
+                !matches!(why, NotStored::MinUses | NotStored::LockTimeout | NotStored::DryRun)
+            }
             Self::Uncached | Self::Forward(_) => false,
         }
     }
@@ -219,6 +221,11 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     (
         "A value could not be found out",
         "A regular expression came to no end, or the variables of root named no folder: the client got 500, and the error log says why. Write the expression without nested repetitions.",
+    ),
+    // DryRun
+    (
+        "A hit, but for the dry run",
+        "*_cache_dry_run is on: the upstream was asked although a stored page would have answered. The error log says where the two differ; if nowhere, take the line out.",
     ),
 ];
 

@@ -138,11 +138,12 @@ const DIFFERS: &[(&[&str], &str)] = &[
 
 /// Directives that nginx does not have.
 fn is_own(name: &str) -> bool {
-    const SUFFIXES: [&str; 10] = [
+    const SUFFIXES: [&str; 11] = [
         "_cache_age",
         "_cache_bypass_unless_shared",
         "_cache_complete_partial",
         "_cache_content_location",
+        "_cache_dry_run",
         "_cache_early_refresh",
         "_cache_heuristic",
         "_cache_invalidate",

@@ -250,6 +250,10 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
             of_entry(asked, &entry, is_in_memory, out);
             match is_bypassed || wants_shared && !entry.head.is_shared {
                 true => BYPASSED.to_owned(),
+                false if conf.cache_dry_run => {
+                    let answer = of_stored(asked, conf, prefix, &entry);
+                    format!("fetched from upstream, \"{prefix}_cache_dry_run\"; else {answer}")
+                }
                 false => of_stored(asked, conf, prefix, &entry),
             }
         }

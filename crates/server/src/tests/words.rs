@@ -98,6 +98,7 @@ fn ssl_on_is_for_the_addresses_of_which_its_server_is_the_default_one() {
 /// are our own, that a whole configuration says once, or that would be looked up as names of hosts.
 const EXACT: &[&str] = &[
     "_bind",
+    "_cache_dry_run",
     "_cache_early_refresh",
     "_cache_heuristic",
     "_certificate_cache",

@@ -36,10 +36,10 @@ final class Client {
 		}
 	}
 
-	/** Seconds that a page may be kept which is purged when it changes, if the server that started PHP says so. */
+	/** Seconds that a page may be kept which is purged when it changes, if wp-config.php or the server that started PHP says so. */
 	public static function seconds(): ?int {
-		$seconds = (int) getenv( 'YOROZU_SECONDS' );
-		return $seconds > 0 && self::is_told() ? $seconds : null;
+		$seconds = (int) ( defined( 'YOROZU_SECONDS' ) ? \YOROZU_SECONDS : getenv( 'YOROZU_SECONDS' ) );
+		return $seconds > 0 && self::is_configured() ? $seconds : null;
 	}
 
 	/** Whether there is an address to ask at. */
@@ -56,6 +56,11 @@ final class Client {
 	/** Whether the server handed this request to PHP. */
 	public static function is_behind_server(): bool {
 		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' ); // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
+	}
+
+	/** Whether the site is served by yorozu, as far as is known: a configuration that nginx had may have PHP told that it still is nginx. */
+	public static function is_served(): bool {
+		return self::is_configured() || self::is_behind_server();
 	}
 
 	/**

@@ -88,7 +88,7 @@ final class Cookies {
 		foreach ( self::learned() as $name => $is_set ) {
 			$told[] = ( $is_set && ! self::is_harmless( (string) $name ) ? '' : '-' ) . $name;
 		}
-		if ( $told && Client::is_behind_server() && ! headers_sent() ) {
+		if ( $told && Client::is_served() && ! headers_sent() ) {
 			header( self::FIELD . ': ' . implode( ', ', $told ) );
 		}
 	}

@@ -34,7 +34,7 @@ final class Health {
 			'test'  => array( self::class, 'test' ),
 		);
 		// Behind another web server there is no page cache of ours that could work.
-		if ( self::is_here() ) {
+		if ( Client::is_served() ) {
 			$tests['async']['yorozu_works'] = array(
 				'label'             => __( 'The page cache works', 'yorozu' ),
 				'test'              => 'yorozu_works',
@@ -42,11 +42,6 @@ final class Health {
 			);
 		}
 		return $tests;
-	}
-
-	/** Whether the site is served by yorozu, as far as is known. */
-	private static function is_here(): bool {
-		return Client::is_configured() || Client::is_behind_server();
 	}
 
 	/** @return string[] Status, title, text: of a site that another server answers for. */
@@ -65,7 +60,7 @@ final class Health {
 
 	/** Whether the front page comes from the cache, when it is asked for a second time. */
 	public static function works(): array {
-		list( $status, $label, $text ) = self::is_here() ? self::front_page() : self::elsewhere();
+		list( $status, $label, $text ) = Client::is_served() ? self::front_page() : self::elsewhere();
 		return self::result( 'yorozu_works', $status, $label, $text );
 	}
 

@@ -21,7 +21,7 @@ final class Other_Cache {
 
 	public static function is_active(): bool {
 		$is_active = defined( 'WP_CACHE' ) && \WP_CACHE && file_exists( WP_CONTENT_DIR . '/advanced-cache.php' )
-			&& ( Client::is_configured() || Client::is_behind_server() );
+			&& Client::is_served();
 		/**
 		 * Filters whether another page cache answers before plugins are there.
 		 *

@@ -119,7 +119,7 @@ def directives():
 
 # What examples name and do not define.
 AROUND = {
-    'fastcgi_cache_path': 'fastcgi_cache_path {folder}/cache keys_zone=fscgi:1m;',
+    'fastcgi_cache_path': 'fastcgi_cache_path {folder}/cache keys_zone=pages:1m;',
     'upstream php': 'upstream php {{ server 127.0.0.1:9; }}',
     'upstream app': 'upstream app {{ server 127.0.0.1:9; }}',
     'set $memcached_key': 'server {{ set $memcached_key a; }}',
@@ -129,7 +129,8 @@ AROUND = {
 
 def forms(block, folder):
     """Where a block may stand: a whole file, in http, in server, in a location."""
-    around = ' '.join(text.format(folder=folder) for name, text in AROUND.items() if name not in block)
+    has = block.replace('page-cache.conf', 'fastcgi_cache_path')
+    around = ' '.join(text.format(folder=folder) for name, text in AROUND.items() if name not in has)
     if 'shared=' in block:
         around += ' cache_purge_bus redis://127.0.0.1:1?node=a;'
     if re.search(r'^(http|events) \{', block, re.M):
@@ -170,6 +171,8 @@ def test_each_configuration_loads():
             (folder / name).mkdir()
         for name in ('uwsgi_params', 'scgi_params'):
             (folder / name).touch()
+        for name in ('visitor.conf', 'page-cache.conf'):
+            shutil.copy(ROOT / 'presets' / name, folder)
         (folder / 'bus.secret').write_text('a-secret-of-sixteen-bytes-or-more')
         subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
                         '-subj', '/CN=localhost', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, stderr=subprocess.DEVNULL)
@@ -235,12 +238,12 @@ def site_of_the_documents(folder):
     subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
                     '-subj', '/CN=www.example.com', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, stderr=subprocess.DEVNULL)
     with Server(folder, f'''
-            proxy_cache_path $dir/cache keys_zone=fscgi:1m;
+            proxy_cache_path $dir/cache keys_zone=pages:1m;
             server {{
                 listen 127.0.0.1:$port ssl;
                 server_name www.example.com;
                 ssl_certificate {folder}/crt; ssl_certificate_key {folder}/key;
-                proxy_cache fscgi; proxy_cache_key $scheme://$request_method$host$request_uri; proxy_cache_valid 1d; proxy_cache_status on;
+                proxy_cache pages; proxy_cache_key $scheme://$request_method$host$request_uri; proxy_cache_valid 1d; proxy_cache_status on;
                 location / {{ proxy_pass http://127.0.0.1:{origin.server_port}; }}
                 location = /.purge {{ cache_purge_api token=a-secret-of-sixteen-bytes-or-more; }}
             }}''') as server:

@@ -1199,12 +1199,12 @@ def test_what_the_bus_costs_is_simulated():
 
 
 def test_the_preset_of_a_node_and_of_its_balancer_are_taken():
-    """As `presets/cluster` says: its file included by `presets/wordpress`, with `shared=` in the zone's line."""
+    """As `presets/cluster` says: its file included by `presets/wordpress`, with `shared=` in the line of the zone."""
     with Folder() as folder:
         shutil.copytree(ROOT / 'presets', folder / 'presets')
         (folder / 'log').mkdir()
         (folder / 'secret').write_text(SECRET)
-        for path in (folder / 'presets').glob('*/*.conf'):
+        for path in (folder / 'presets').glob('**/*.conf'):
             text = path.read_text()
             for old, new in {'/var/log/yorozu/www.example.com': '/log', '/var/log/yorozu': '/log', '/run/yorozu.pid': '/pid',
                              '/var/cache/yorozu': '/cache', '/etc/yorozu/bus.secret': '/secret'}.items():
@@ -1212,10 +1212,12 @@ def test_the_preset_of_a_node_and_of_its_balancer_are_taken():
             path.write_text(text)
         nodes_conf = (folder / 'presets/cluster/nodes.conf').read_text()
         include, shared = (re.search(rf'^# +({word}\S*.*)$', nodes_conf, re.M)[1] for word in ('include', 'shared='))
-        preset = folder / 'presets/wordpress/nginx.conf'
-        text, count = re.subn(r'(fastcgi_cache_path [^;]*);', rf'\1 {shared};', preset.read_text())
+        zones = folder / 'presets/page-cache.conf'
+        text, count = re.subn(r'(fastcgi_cache_path [^;]*);', rf'\1 {shared};', zones.read_text())
         assert count == 1
-        preset.write_text(text.replace('http {', f'http {{ {include}', 1))
+        zones.write_text(text)
+        preset = folder / 'presets/wordpress/nginx.conf'
+        preset.write_text(preset.read_text().replace('http {', f'http {{ {include}', 1))
         for name in 'wordpress', 'cluster':
             tested = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / f'presets/{name}/nginx.conf'], capture_output=True, text=True)
             assert 'is successful' in tested.stderr and tested.returncode == 0, tested.stderr

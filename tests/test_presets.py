@@ -80,6 +80,8 @@ def configuration(name, site, php):
     text = text[text.index('http {') + 6:text.rindex('}')]
     if name in ('wordpress', 'https'):
         text = text.replace('include wordpress.conf;', (folder / 'wordpress.conf').read_text())
+        text = text.replace('include ../page-cache.conf;', (ROOT / 'presets/page-cache.conf').read_text())
+        text = re.sub(r'listen \[::\]:.*\n', '', text)
     for old, new in {'https://acme-v02.api.letsencrypt.org/directory': 'https://127.0.0.1:1/directory',
                      '/var/lib/yorozu': '$dir/state', 'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
                      'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;',
@@ -262,10 +264,10 @@ def test_wordpress_makes_robots_txt_and_what_is_missing():
         equal(preset.get('/robots.txt').body, b'a file')
 
 
-def test_wordpress_stores_pages_for_a_day_and_what_is_not_there_for_a_minute():
+def test_wordpress_stores_pages_for_ten_minutes_and_what_is_not_there_for_one():
     lifetime = lambda answer: int(answer.fields['Cache-Status'].split('ttl=')[1].split(';')[0])
     with Preset('wordpress') as preset:
-        for status, seconds in ((200, 86400), (301, 86400), (404, 60), (410, 60)):
+        for status, seconds in ((200, 600), (301, 600), (404, 60), (410, 60)):
             preset.get(f'/?status={status}')
             stored = preset.get(f'/?status={status}')
             equal((stored.status, stored.cache), (status, 'HIT'))

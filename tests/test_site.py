@@ -247,7 +247,7 @@ def test_sizes_follow_the_memory(site):
     equal(sizes(2048), 'MariaDB 512 + 128 + 128, Redis 64, pages and PHP 704')
     equal(sizes(512), 'MariaDB 128 + 32 + 128, Redis 32, pages and PHP 64')
     # A sixteenth of what is left for pages.
-    equal(int(re.search(r'memory=(\d+)m', (site.served / 'conf/nginx.conf').read_text())[1]), int(shown[3].split()[-1]) // 16)
+    equal(int(re.search(r'memory=(\d+)m', (site.served / 'conf/page-cache.conf').read_text())[1]), int(shown[3].split()[-1]) // 16)
 
 
 def test_static_files(site):
@@ -635,11 +635,18 @@ def test_changes_of_the_owner_are_kept(site):
     # And a configuration of the server's that was written to be changed.
     own = site.folder / 'own'
     subprocess.run([YOROZU, 'serve', site.folder / 'www', '--state', site.served, '--port', str(site.port), '--write', own], check=True, capture_output=True)
-    (own / 'nginx.conf').write_text((own / 'nginx.conf').read_text().replace('keepalive_timeout 65;', 'keepalive_timeout 66; add_header X-Own yes;'))
+    (own / 'nginx.conf').write_text((own / 'nginx.conf').read_text().replace('fastcgi_cache pages;', 'fastcgi_cache pages; fastcgi_cache_dry_run on;'))
     site.stop()
     site.start(site.port)
     equal((site.get('/robots.txt').status, site.served.joinpath('written').read_text()), (200, str(own)))
     assert f'as {own} says' in site.out.read_text()
+    # All pages would have been hits, and none would have shown a visitor anything else.
+    pages = re.findall(rf'<loc>http://[^/]+(/[^<]*)', site.get('/wp-sitemap-posts-post-1.xml').body.decode() + site.get('/wp-sitemap-taxonomies-category-1.xml').body.decode())
+    assert len(pages) > 3, pages
+    for path in ['/', '/feed/', *pages]:
+        site.get(path)
+        equal((site.get(path).fields['cache-status'], path), ('yorozu; fwd=bypass; fwd-status=200; detail=dry-run', path))
+    assert 'dry run' not in site.out.read_text()
     (site.served / 'written').unlink()
 
 

@@ -2,7 +2,7 @@
 //!
 //! ```json
 //! {"urls": ["https://www.example.com/a", "https://www.example.com/blog/*"],
-//!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "fscgi",
+//!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "pages",
 //!  "all": false, "soft": true}
 //! ```
 //! A URL that ends with `*` stands for all with that prefix, one without a scheme (`//www.example.com/a`) for

@@ -10,14 +10,17 @@ use std::time::Duration;
 use yorozu_conf::write_word as word;
 
 /// Files beside `nginx.conf` that are the same for every site.
-const COMMON: [(&str, &str); 5] = [
+const COMMON: [(&str, &str); 6] = [
     ("mime.types", include_str!("../../../../presets/mime.types")),
     ("fastcgi_params", include_str!("../../../../presets/fastcgi_params")),
     ("php.conf", include_str!("../../../../presets/applications/php.conf")),
     ("refused.conf", include_str!("../../../../presets/refused.conf")),
     ("visitor.conf", include_str!("../../../../presets/visitor.conf")),
+    ("campaigns.conf", include_str!("../../../../presets/campaigns.conf")),
 ];
 const FRAME: &str = include_str!("nginx.conf");
+/// With another folder, other sizes and times.
+const PAGE_CACHE: &str = include_str!("../../../../presets/page-cache.conf");
 /// How long a request of PHP goes on when its pool is reloaded or ends. New ones wait for the slowest meanwhile.
 const REQUEST_ENDS_WITHIN: &str = "10s";
 /// The files, below the state's folder, with the line that knows the token for purges, and with the console's token.
@@ -120,39 +123,41 @@ impl Site<'_> {
     fn php_lines(&self) -> String {
         let Some(address) = self.php_address() else { return String::new() };
         let mut out = format!("upstream php {{\n    server {};\n}}\n", word(&address));
-        let Some(time) = self.pages else { return out };
-        let cache = self.state.join("pages");
+        if self.pages.is_some() {
+            out += "\ninclude visitor.conf;\ninclude page-cache.conf;\ninclude campaigns.conf;\nfastcgi_cache pages;\n";
+        }
+        out
+    }
+
+    /// `page-cache.conf`, where pages are kept.
+    fn page_cache(&self) -> Option<String> {
+        let time = self.pages?;
         let is_short =
             yorozu_conf::value::time(time.as_bytes()).is_some_and(|it| it < MISSING_KEPT);
         let missing = if is_short { time } else { "1m" };
-        let (updating, background) = match self.is_strict {
-            true => ("", ""),
-            false => ("updating ", "fastcgi_cache_background_update on;\n"),
-        };
-        let shared = self.shared.as_ref().map(|(redis, _)| format!(" shared={redis}"));
-        let shared = shared.map_or_else(String::new, |text| format!(" {}", word(text.trim())));
-        // Without names of its own the site is whatever its visitors call it, with the port that they see.
-        let host = if self.names.is_empty() { "$http_host" } else { "$host" };
-        let _ = write!(
-            out,
-            "
-# Which visitors get pages of their own: those with a login, a cart, a session.
-include visitor.conf;
-fastcgi_cache_path {} levels=1:2 keys_zone=pages:10m inactive=1d max_size=2g memory={}m{shared};
-cache_drop_args utm_* fbclid gclid gbraid wbraid dclid msclkid srsltid _ga _gl mc_cid mc_eid;
-fastcgi_cache_key \"$scheme://$request_method{host}$cache_uri\";
-fastcgi_cache pages;
-fastcgi_cache_valid 200 301 {time};
-fastcgi_cache_valid 404 410 {missing};
-fastcgi_cache_lock on;
-fastcgi_cache_use_stale {updating}error timeout invalid_header http_500 http_503;
-{background}fastcgi_cache_early_refresh on;
-fastcgi_cache_status on;
-",
-            word(&cache.display().to_string()),
-            self.sizes.cache_mb,
-        );
-        out
+        let shared = self.shared.as_ref().map(|(redis, _)| word(&format!("shared={redis}")));
+        let memory = format!("memory={}m", self.sizes.cache_mb);
+        let memory = shared.map_or(memory.clone(), |shared| format!("{memory} {shared}"));
+        let mut changes = vec![
+            ("/var/cache/yorozu/pages", word(&self.state.join("pages").display().to_string())),
+            ("memory=64m", memory),
+            ("200 301 10m", format!("200 301 {time}")),
+            ("404 410 1m", format!("404 410 {missing}")),
+        ];
+        if self.is_strict {
+            changes.push(("use_stale updating ", "use_stale ".to_owned()));
+            changes.push(("fastcgi_cache_background_update on;\n", String::new()));
+        }
+        if self.names.is_empty() {
+            // The site is whatever its visitors call it, with the port that they see.
+            changes.push(("$request_method$host$", "$request_method$http_host$".to_owned()));
+        }
+        let mut text = PAGE_CACHE.to_owned();
+        for (default, value) in changes {
+            assert!(text.contains(default), "page-cache.conf has no {default}");
+            text = text.replace(default, &value);
+        }
+        Some(text)
     }
 
     /// The lines of the site's server about its pages, where any are kept, and for who looks after it.
@@ -302,6 +307,7 @@ fastcgi_cache_status on;
     pub(super) fn files(&self) -> Vec<(&'static str, String)> {
         let mut files = vec![("nginx.conf", self.server())];
         files.extend(self.pool().map(|text| ("php-fpm.conf", text)));
+        files.extend(self.page_cache().map(|text| ("page-cache.conf", text)));
         files.extend(COMMON.iter().map(|(name, text)| (*name, (*text).to_owned())));
         files
     }

@@ -1,0 +1,177 @@
+"""docs/page-cache.md, followed to the letter: a site of Debian's nginx with a certificate of certbot's gets a page cache, and goes back."""
+import os, pathlib, re, shutil, subprocess, sys
+import pytest
+from issuer import Issuer
+from peers import NGINX, ROOT, YOROZU, Fpm, equal, until
+
+PAGE = (ROOT / 'docs/page-cache.md').read_text()
+COPY = pathlib.Path('/etc/yorozu/site')
+NAME = 'www.example.com'
+SITE = f'''server {{
+    listen 80;
+    listen [::]:80;
+    server_name {NAME};
+    root /var/www/shop;
+    index index.php;
+    location / {{ try_files $uri $uri/ /index.php?$args; }}
+    location ~ \\.php$ {{
+        include snippets/fastcgi-php.conf;
+        fastcgi_pass unix:/run/php/php.sock;
+    }}
+}}
+'''
+# Who is logged in sees their name; what the page says is in a file.
+SCRIPT = '''<?php
+if (isset($_GET['track'])) setcookie('visit', '1');
+echo $_SERVER['HTTPS'] ?? 'plain', ' ', file_get_contents('/var/www/text'), ' ', $_COOKIE['wordpress_logged_in_x'] ?? 'all';
+'''
+# What the package's unit does where systemd runs; here it does not.
+SYSTEMCTL = '''#!/bin/sh
+. /etc/default/yorozu
+case "$*" in
+"disable --now nginx") nginx -s quit; while [ -e /run/nginx.pid ]; do sleep 0.05; done ;;
+"disable --now yorozu") /usr/lib/yorozu/signal QUIT; while [ -e /run/nginx.pid ]; do sleep 0.05; done ;;
+"enable --now nginx") nginx ;;
+"enable --now yorozu") yorozu -c "$CONF" ;;
+"reload yorozu") /usr/lib/yorozu/signal HUP ;;
+*) echo "systemctl $*: not known" >&2; exit 1 ;;
+esac
+'''
+
+
+def blocks(heading):
+    """The indented texts below a heading."""
+    section = re.search(rf'^## {re.escape(heading)}$(.*?)(?=^## |\Z)', PAGE, re.M | re.S)[1]
+    found = re.findall(r'(?:^    .*\n|^\n(?=    ))+', section, re.M)
+    return [re.sub('^    ', '', text, flags=re.M).strip() + '\n' for text in found if text.strip()]
+
+
+def sh(script):
+    done = subprocess.run(['bash', '-e', '-o', 'pipefail', '-c', script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, f'{script}\n{done.stdout}'
+    return done.stdout
+
+
+def ask(path='/', *words):
+    """Status of the cache, and the page."""
+    told = sh(f'curl -s --cacert /run/root.pem -D /run/head https://{NAME}{path} {" ".join(words)}; echo; grep -i ^cache-status /run/head || true')
+    page, _, status = told.partition('\n')
+    return page, status.strip().partition(': ')[2]
+
+
+def error_log():
+    return pathlib.Path('/var/log/nginx/error.log').read_text()
+
+
+def edit(change):
+    file = COPY / 'sites-enabled/shop'
+    text = change(file.read_text())
+    assert text != file.read_text()
+    file.write_text(text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root for a machine of its own')
+@pytest.mark.skipif(not shutil.which('certbot'), reason='certbot is not here')
+def test_a_site_moves_in_and_could_leave(tmp_path):
+    done = subprocess.run(['unshare', '--net', '--mount', '--pid', '--fork', '--kill-child', '--mount-proc', sys.executable, '-B', __file__, str(tmp_path)], capture_output=True, text=True, env=os.environ | {'YOROZU': YOROZU})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def machine(base):
+    """This machine, but for its network and its processes; its changes are in a folder of memory, and end with it."""
+    sh(f'ip link set lo up; mount -t tmpfs tmpfs {base}; mount -t tmpfs tmpfs /run')
+    for name in ('etc', 'var', 'usr'):
+        sh(f'mkdir -p {base}/{name}/upper {base}/{name}/work; mount -t overlay overlay -o lowerdir=/{name},upperdir={base}/{name}/upper,workdir={base}/{name}/work /{name}')
+    pathlib.Path('/etc/hosts').write_text(f'127.0.0.1 localhost {NAME}\n')
+
+
+def package():
+    """What the package installs."""
+    shutil.rmtree('/etc/yorozu', ignore_errors=True)
+    for part in ('etc', 'usr'):
+        shutil.copytree(ROOT / 'packaging/yorozu' / part, f'/{part}', dirs_exist_ok=True)
+    for name in ('visitor.conf', 'page-cache.conf'):
+        shutil.copy(ROOT / 'presets' / name, '/etc/yorozu')
+    pathlib.Path('/var/cache/yorozu').mkdir(exist_ok=True)
+    shutil.copy(YOROZU, '/usr/sbin/yorozu')
+    systemctl = pathlib.Path('/usr/local/bin/systemctl')
+    systemctl.write_text(SYSTEMCTL)
+    systemctl.chmod(0o755)
+
+
+def site_of_nginx(base, issuer):
+    """As Debian and certbot leave it."""
+    pathlib.Path('/var/www/shop').mkdir(parents=True, exist_ok=True)
+    pathlib.Path('/var/www/shop/index.php').write_text(SCRIPT)
+    pathlib.Path('/var/www/text').write_text('first')
+    for old in pathlib.Path('/etc/nginx/sites-enabled').iterdir():
+        old.unlink()
+    pathlib.Path('/etc/nginx/sites-available/shop').write_text(SITE)
+    os.symlink('/etc/nginx/sites-available/shop', '/etc/nginx/sites-enabled/shop')
+    sh(NGINX)
+    os.environ['REQUESTS_CA_BUNDLE'] = str(issuer.certificate)
+    sh(f'certbot --nginx --non-interactive --agree-tos -m ann@{NAME} --server https://localhost:{issuer.port}/dir -d {NAME} --redirect')
+    shutil.copy(issuer.root(), '/run/root.pem')
+
+
+def renew():
+    """Has the certificate renewed; whether that is the one that is shown."""
+    sh('certbot renew --force-renewal --non-interactive --no-random-sleep-on-renew')
+    serial = lambda of: sh(f'{of} | openssl x509 -noout -serial')
+    file = serial(f'cat /etc/letsencrypt/live/{NAME}/cert.pem')
+    until('the new certificate', lambda: serial(f'openssl s_client -connect {NAME}:443 -servername {NAME} </dev/null 2>/dev/null') == file)
+
+
+def move_in(base):
+    machine(base)
+    sockets = pathlib.Path('/run/php')
+    sockets.mkdir()
+    with Issuer(base, 80, 443) as issuer, Fpm(sockets):
+        site_of_nginx(base, issuer)
+        equal(ask()[0], 'on first all')
+        before = sh('find /etc/nginx -type f | sort | xargs sha256sum')
+
+        package()
+        sh(blocks('Copy the configuration')[0].replace('apt install ./yorozu_*.deb', 'true'))
+        conf, lines, switch = blocks('Add the cache')
+        (COPY / 'conf.d/page-cache.conf').write_text(conf)
+        edit(lambda text: text.replace('root /var/www/shop;', f'root /var/www/shop;\n{lines}', 1))
+        sh(switch)
+
+        # Nothing comes from the cache, and what would have is known.
+        assert ask()[1].endswith('stored'), ask()
+        equal(ask(), ('on first all', 'yorozu; fwd=bypass; fwd-status=200; detail=dry-run'))
+        assert 'dry run' not in error_log()
+        pathlib.Path('/var/www/text').write_text('second')
+        equal(ask()[0], 'on second all')
+        equal(ask('/', '-b wordpress_logged_in_x=ann'), ('on second ann', 'yorozu; fwd=bypass; fwd-status=200; detail=forbidden'))
+        log, stored = blocks('Try it first')[0].strip().split('\n')
+        assert f'https://GET{NAME}/' in sh(stored)
+        until('the difference', lambda: re.search(rf"dry run: would have been a hit, but the stored response differs from the upstream's, .*request: \"GET / HTTP/.*host: \"{NAME}\"", error_log()))
+
+        renewal = blocks('Certificates from certbot')[0].replace('certbot renew --dry-run\n', '')
+        sh(renewal)
+        renew()
+
+        edit(lambda text: re.sub(r'.*fastcgi_cache_dry_run.*\n', '', text))
+        reload, purge, _ = blocks('Switch it on')
+        sh(f'export CURL_CA_BUNDLE=/run/root.pem\n{reload}')
+        until('a hit', lambda: ask()[1].startswith('yorozu; hit; ttl='))
+        equal(ask()[0], 'on first all')
+        sh(purge)
+        until('the new page', lambda: ask()[0] == 'on second all')
+        equal(ask('/', '-b wordpress_logged_in_x=ann')[0], 'on second ann')
+        told = sh("curl -s -H 'Host: %s' -H 'Authorization: Bearer a-secret-of-sixteen-bytes-or-more' -d '{\"urls\": [\"https://%s/\"]}' http://127.0.0.1:8081/.purge" % (NAME, NAME))
+        assert '"purged":1' in told.replace(' ', ''), told
+
+        back, certbot = blocks('The way back')
+        sh(back)
+        sh(certbot)
+        equal(sh('find /etc/nginx -type f | sort | xargs sha256sum'), before)
+        equal(ask(), ('on second all', ''))
+        renew()
+        sh('nginx -s stop')
+
+
+if __name__ == '__main__':
+    move_in(pathlib.Path(sys.argv[1]))

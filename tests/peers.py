@@ -218,9 +218,10 @@ class Fpm(Process):
 class Apache(Process):
     """Apache with PHP inside."""
 
-    def __init__(self, folder, www, address='127.0.0.1', port=None, prefix=()):
+    def __init__(self, folder, www, address='127.0.0.1', port=None, prefix=(), modules=(), more=''):
         self.port = port or free_port()
-        modules = '/usr/lib/apache2/modules'
+        place = '/usr/lib/apache2/modules'
+        loaded = '\n'.join(f'LoadModule {name}_module {place}/mod_{name}.so' for name in ('mpm_prefork', 'authz_core', 'dir', 'mime', *modules))
         (folder / 'apache.conf').write_text(f'''
 ServerRoot {folder}
 ServerName origin.example
@@ -231,11 +232,8 @@ Listen {address}:{self.port}
 ErrorLog {folder}/apache.log
 DefaultRuntimeDir {folder}
 Mutex file:{folder}
-LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so
-LoadModule authz_core_module {modules}/mod_authz_core.so
-LoadModule dir_module {modules}/mod_dir.so
-LoadModule mime_module {modules}/mod_mime.so
-LoadModule php_module {modules}/libphp8.2.so
+{loaded}
+LoadModule php_module {place}/libphp8.2.so
 TypesConfig /etc/mime.types
 <FilesMatch "\\.php$">
     SetHandler application/x-httpd-php
@@ -256,6 +254,7 @@ DocumentRoot {www}
     Require all granted
     DirectoryIndex index.php index.html
 </Directory>
+{more}
 ''')
         super().__init__([*prefix, '/usr/sbin/apache2', '-f', folder / 'apache.conf',
                           '-DFOREGROUND'], folder / 'apache.out')

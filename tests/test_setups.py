@@ -8,7 +8,7 @@ next. Then real proxies, each with the configuration that its documentation reco
 import collections, contextlib, http.client, http.server, itertools, json, os, pathlib, random, re, shutil, socket, ssl, threading, uuid
 import pytest
 from openssl import certificate
-from peers import FASTCGI, NGINX, ROOT, SECONDS, YOROZU, Folder, Fpm, Process, Server, equal, free_port, listens, until
+from peers import FASTCGI, NGINX, ROOT, SECONDS, YOROZU, Apache, Folder, Fpm, Process, Server, equal, free_port, listens, until
 
 HOST = 'site.example'
 CLIENTS, INTERMEDIARIES, VARIANTS = (json.loads((ROOT / f'tests/setups/{name}.json').read_text())
@@ -62,7 +62,7 @@ def answer(connection, path, headers):
         got = connection.getresponse()
         got.content = got.read()
         # Some crawlers ask for the first half megabyte.
-        assert got.status in (200, 206), (got.status, path, headers)
+        assert got.status in (200, 206, 301), (got.status, path, headers)
         return got
 
 
@@ -128,13 +128,14 @@ class Php:
 
 
 @contextlib.contextmanager
-def cached(kind='proxy', lock='on'):
-    """A page cache in front of an origin. It trusts no proxy: there is no `set_real_ip_from`."""
+def cached(kind='proxy', lock='on', trust=''):
+    """A page cache in front of an origin. It trusts no proxy without `trust`: there is no `set_real_ip_from`."""
     with Folder() as folder, (Php(folder) if kind == 'fastcgi' else Origin()) as origin:
         upstream = f'{FASTCGI} {folder}/www/index.php; fastcgi_pass unix:{origin.fpm.socket};' if kind == 'fastcgi' else \
             f'proxy_pass http://127.0.0.1:{origin.server_port}; proxy_set_header Host $host;'
-        conf = f'''{kind}_cache_path $dir/cache levels=1:2 keys_zone=z:1m;
+        conf = f'''{trust} {kind}_cache_path $dir/cache levels=1:2 keys_zone=z:1m;
             server {{ listen 127.0.0.1:$port;
+              location = /who {{ return 200 "$remote_addr $scheme $https"; }} location = /old {{ return 301 /new; }}
               location / {{ {upstream} {kind}_cache z; {kind}_cache_key {PAGE_KEY};
                 {kind}_cache_valid 200 10m; {kind}_cache_lock {lock};
                 add_header X-Cache $upstream_cache_status; add_header X-Detail $cache_detail; }} }}'''
@@ -405,11 +406,11 @@ PROXIES = {'haproxy': haproxy, 'varnish': varnish, 'caddy': caddy, 'apache': apa
            'yorozu': with_nginx_conf(YOROZU)}
 
 
-def over_tls(port):
+def over_tls(port, source=None):
     used = ssl.create_default_context()
     used.check_hostname, used.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPConnection(HOST, port, timeout=SECONDS)
-    connection.sock = used.wrap_socket(socket.create_connection(('127.0.0.1', port), SECONDS), server_hostname=HOST)
+    connection.sock = used.wrap_socket(socket.create_connection(('127.0.0.1', port), SECONDS, source and (source, 0)), server_hostname=HOST)
     return connection
 
 
@@ -424,3 +425,82 @@ def test_the_second_browser_behind_a_real_proxy_gets_a_hit(proxy):
                 answers = [answer(over_tls(port), path, traffic.headers(CLIENTS[name], turn, path))
                            for turn, name in enumerate(('Chrome on Windows', 'Firefox'))]
                 faults.equal(path, answers, (*hits(answers), origin.requests(path)), ('MISS', 1, 1))
+
+
+# --- docs/behind-a-proxy.md ------------------------------------------------------------------------------------
+
+VISITOR = '127.0.0.2'
+
+
+def lines_for(heading):
+    """What the page says is to be written, for a proxy on this machine."""
+    page = (ROOT / 'docs/behind-a-proxy.md').read_text()
+    lines = re.search(rf'^## {heading}.*?^```nginx\n(.*?)^```', page, re.M | re.S)[1]
+    return re.sub(r'set_real_ip_from \S+;', 'set_real_ip_from 127.0.0.1;', lines)
+
+
+@pytest.fixture
+def folder():
+    with Folder() as folder:
+        certificate(folder, 'site', subject=f'/CN={HOST}')
+        (folder / 'site.pem').write_text((folder / 'site.crt').read_text() + (folder / 'site.key').read_text())
+        yield folder
+
+
+def is_known(ask):
+    """Whether the visitor's address and scheme are known, and pages are hits."""
+    equal(ask('/who').content, f'{VISITOR} https on'.encode())
+    # Without the port that only the proxy knows.
+    equal(ask('/old').headers['Location'], f'https://{HOST}/new')
+    equal(hits([ask('/'), ask('/')]), ('MISS', 1))
+
+
+@pytest.mark.parametrize('proxy', PROXIES)
+def test_the_visitor_behind_a_real_proxy_is_known(folder, proxy):
+    port = free_port()
+    with cached(trust=lines_for('HAProxy')) as (traffic, _), PROXIES[proxy](folder, port, traffic.port):
+        is_known(lambda path: answer(over_tls(port, VISITOR), path, [('Host', HOST)]))
+
+
+@pytest.mark.parametrize('name, heading, field', [
+    ('Cloudflare', 'Cloudflare', 'CF-Connecting-IP'), ('Cloudflare Tunnel', 'Cloudflare', 'Cf-Connecting-Ip'), ('Traefik', 'HAProxy', 'X-Forwarded-For'),
+    ('AWS ALB', 'HAProxy', 'X-Forwarded-For')])
+def test_the_visitor_is_known_by_the_headers_of(name, heading, field):
+    assert field in INTERMEDIARIES[name]
+    setup = behind(INTERMEDIARIES[name]) | {field: VISITOR}
+    with cached(trust=lines_for(heading)) as (traffic, _):
+        is_known(lambda path: traffic.ask(setup, 0, path))
+
+
+def test_the_visitor_is_known_by_the_proxy_protocol(folder):
+    need('haproxy')
+    port, between = free_port(), free_port()
+    (folder / 'haproxy.cfg').write_text(f'''
+defaults
+    mode tcp
+    timeout connect {SECONDS}s
+    timeout client {SECONDS}s
+    timeout server {SECONDS}s
+listen www
+    bind 127.0.0.1:{port}
+    server yorozu 127.0.0.1:{between} send-proxy-v2
+''')
+    conf = lines_for('The PROXY protocol').replace('listen 443', f'listen 127.0.0.1:{between}').replace('www.example.com', HOST)
+    conf = conf.replace('server {', f'server {{ ssl_certificate {folder}/site.crt; ssl_certificate_key {folder}/site.key; return 200 "$remote_addr $scheme $https";')
+    with Server(folder, conf + 'server { listen 127.0.0.1:$port; }'), started(folder, ['haproxy', '-db', '-f', folder / 'haproxy.cfg'], port):
+        equal(answer(over_tls(port, VISITOR), '/', [('Host', HOST)]).content, f'{VISITOR} https on'.encode())
+
+
+def test_apache_behind_the_server_knows_the_visitor(folder):
+    www = folder / 'www'
+    www.mkdir()
+    (www / 'index.php').write_text('<?php echo $_SERVER["REMOTE_ADDR"], " ", $_SERVER["HTTPS"] ?? "plain", " ", $_SERVER["HTTP_HOST"];')
+    told = re.findall(r'`((?:RemoteIP|SetEnvIf)[^`]*)`', (ROOT / 'docs/behind-a-proxy.md').read_text())
+    equal(len(told), 3)
+    conf = lines_for('In front of Apache').replace('www.example.com', HOST)
+    with Apache(folder, www, modules=('remoteip', 'setenvif'), more='\n'.join(told)) as apache:
+        secure = free_port()
+        conf = conf.replace('127.0.0.1:8080', f'127.0.0.1:{apache.port}').replace('listen 80;', f'''listen 127.0.0.1:$port; listen 127.0.0.1:{secure} ssl;
+            ssl_certificate {folder}/site.crt; ssl_certificate_key {folder}/site.key;''')
+        with Server(folder, conf):
+            equal(answer(over_tls(secure, VISITOR), '/', [('Host', HOST)]).content, f'{VISITOR} on {HOST}'.encode())

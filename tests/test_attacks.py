@@ -19,6 +19,12 @@ def documented():
     return {name: int(count.replace(',', '')) for name, count in rows}
 
 
+def test_the_readme_claims_no_more_cases_than_there_are():
+    claimed = int(re.search(r'has ([\d,]+) cases of attackers', (ROOT / 'README.md').read_text())[1].replace(',', ''))
+    # What `forms` tries are clients of many kinds, and no attack.
+    assert claimed <= sum(count for name, count in documented().items() if name != 'forms') < claimed + 1000
+
+
 @pytest.mark.parametrize('name', CLASSES)
 def test_class(name):
     tried = Tried(name)

@@ -5,7 +5,7 @@ HEAD = '.\\" Made by packaging/manual.py.\n.TH {name} {section} "{date}" "yorozu
 FILES = {
     '/etc/yorozu/nginx.conf': 'the configuration that the service serves',
     '/etc/default/yorozu': 'names another one, such as /etc/nginx/nginx.conf',
-    '/usr/share/yorozu': 'configurations to start from',
+    '/usr/share/yorozu': 'sites and configurations to start from',
     '/var/log/yorozu': 'logs',
     '/var/cache/yorozu': 'stored pages',
     '/usr/share/doc/yorozu/docs': 'the handbook',

@@ -90,8 +90,8 @@ def package():
     shutil.rmtree('/etc/yorozu', ignore_errors=True)
     for part in ('etc', 'usr'):
         shutil.copytree(ROOT / 'packaging/yorozu' / part, f'/{part}', dirs_exist_ok=True)
-    for name in ('visitor.conf', 'page-cache.conf'):
-        shutil.copy(ROOT / 'presets' / name, '/etc/yorozu')
+    for path in filter(pathlib.Path.is_file, (ROOT / 'presets').iterdir()):
+        shutil.copy(path, '/etc/yorozu')
     pathlib.Path('/var/cache/yorozu').mkdir(exist_ok=True)
     shutil.copy(YOROZU, '/usr/sbin/yorozu')
     systemctl = pathlib.Path('/usr/local/bin/systemctl')

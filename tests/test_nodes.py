@@ -1199,11 +1199,12 @@ def test_what_the_bus_costs_is_simulated():
 
 
 def test_the_preset_of_a_node_and_of_its_balancer_are_taken():
-    """As `presets/cluster` says: its file included by `presets/wordpress`, with `shared=` in the line of the zone."""
+    """As `presets/cluster` says: its file in `conf.d`, with `shared=` in the line of the zone."""
     with Folder() as folder:
         shutil.copytree(ROOT / 'presets', folder / 'presets')
         (folder / 'log').mkdir()
         (folder / 'secret').write_text(SECRET)
+        shutil.copytree(folder / 'presets/sites', folder / 'presets/sites-enabled', ignore=lambda *_: ['wordpress-https.conf'])
         for path in (folder / 'presets').glob('**/*.conf'):
             text = path.read_text()
             for old, new in {'/var/log/yorozu/www.example.com': '/log', '/var/log/yorozu': '/log', '/run/yorozu.pid': '/pid',
@@ -1211,15 +1212,14 @@ def test_the_preset_of_a_node_and_of_its_balancer_are_taken():
                 text = text.replace(old, str(folder) + new)
             path.write_text(text)
         nodes_conf = (folder / 'presets/cluster/nodes.conf').read_text()
-        include, shared = (re.search(rf'^# +({word}\S*.*)$', nodes_conf, re.M)[1] for word in ('include', 'shared='))
+        shutil.copy(folder / 'presets/cluster/nodes.conf', folder / 'presets/conf.d')
+        shared = re.search(r'^# +(shared=\S*.*)$', nodes_conf, re.M)[1]
         zones = folder / 'presets/page-cache.conf'
         text, count = re.subn(r'(fastcgi_cache_path [^;]*);', rf'\1 {shared};', zones.read_text())
         assert count == 1
         zones.write_text(text)
-        preset = folder / 'presets/wordpress/nginx.conf'
-        preset.write_text(preset.read_text().replace('http {', f'http {{ {include}', 1))
-        for name in 'wordpress', 'cluster':
-            tested = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / f'presets/{name}/nginx.conf'], capture_output=True, text=True)
+        for name in 'nginx.conf', 'cluster/nginx.conf':
+            tested = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / 'presets' / name], capture_output=True, text=True)
             assert 'is successful' in tested.stderr and tested.returncode == 0, tested.stderr
 
 

@@ -73,15 +73,20 @@ def get(base, path, cookies=(), method='GET', body=None, **fields):
         return Answer(connection.getresponse())
 
 
+def inlined(text):
+    """With what the files of the presets say that it includes."""
+    return re.sub(r'^ *include ([a-z_./-]+);', lambda found: inlined((ROOT / 'presets' / found[1]).read_text()), text, flags=re.M)
+
+
 def configuration(name, site, php):
     """The http part of a preset for this machine, and the port of its TLS."""
-    secure, folder = free_port(), ROOT / 'presets' / name
-    text = (folder / 'nginx.conf').read_text()
+    secure, presets = free_port(), ROOT / 'presets'
+    site_file = presets / f'sites/{name}.conf'
+    text = (presets / 'nginx.conf' if site_file.exists() else presets / name / 'nginx.conf').read_text()
     text = text[text.index('http {') + 6:text.rindex('}')]
-    if name in ('wordpress', 'https'):
-        text = text.replace('include wordpress.conf;', (folder / 'wordpress.conf').read_text())
-        text = text.replace('include ../page-cache.conf;', (ROOT / 'presets/page-cache.conf').read_text())
-        text = re.sub(r'listen \[::\]:.*\n', '', text)
+    if site_file.exists():
+        text = text.replace('include conf.d/*.conf;', 'include conf.d/php.conf;\ninclude conf.d/letsencrypt.conf;').replace('include sites-enabled/*;', f'include sites/{name}.conf;')
+        text = re.sub(r'listen \[::\]:.*\n', '', inlined(text))
     for old, new in {'https://acme-v02.api.letsencrypt.org/directory': 'https://127.0.0.1:1/directory',
                      '/var/lib/yorozu': '$dir/state', 'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
                      'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;',
@@ -89,7 +94,7 @@ def configuration(name, site, php):
                      '/etc/ssl/www.example.com.crt': site.folder / 'crt',
                      '/etc/ssl/www.example.com.key': site.folder / 'key', '/var/www/html': site.www,
                      '/var/cache/yorozu': '$dir/cache', '/var/log/yorozu': '$dir/logs',
-                     '/run/php/php-fpm.sock': php.socket, '/run/php/wordpress.sock': php.socket}.items():
+                     '/run/php/php-fpm.sock': php.socket}.items():
         text = text.replace(old, str(new))
     return text, secure
 
@@ -116,7 +121,7 @@ class Preset:
             self.server = stack.enter_context(Server(self.folder, text, **self.more))
             self.stack = stack.pop_all()
         self.plain, self.secure = f'http://localhost:{self.server.port}', f'https://localhost:{secure}'
-        self.base = self.secure if self.name in ('microcache', 'https') else self.plain
+        self.base = self.secure if self.name in ('microcache', 'wordpress-https') else self.plain
         return self
 
     def __exit__(self, *_):
@@ -143,7 +148,7 @@ class Preset:
 
 # --- whose page is whose ---------------------------------------------------------------------------------
 
-CACHING = ['wordpress', 'https', 'microcache', 'edge', 'memcached', 'supercache']
+CACHING = ['wordpress', 'wordpress-https', 'microcache', 'edge', 'memcached', 'supercache']
 
 
 def is_kept_apart(preset, number, what, **request):
@@ -209,7 +214,7 @@ def test_private_addresses_are_not_stored(name):
 
 
 def test_every_preset_with_a_cache_is_tested_here():
-    found = {path.parent.name for path in (ROOT / 'presets').glob('*/nginx.conf')}
+    found = {path.parent.name for path in (ROOT / 'presets').glob('*/nginx.conf')} | {path.stem for path in (ROOT / 'presets/sites').iterdir()}
     equal(found - {'cluster', 'upload'}, set(CACHING))
     assert 'cache' not in (ROOT / 'presets/upload/nginx.conf').read_text().replace('open_file_cache', '')
 
@@ -242,8 +247,18 @@ def test_t_is_silent_about_the_presets_and_names_each_cookie_that_is_taken_out()
                 less = re.sub(rf'(?<=[(|]){re.escape(part)}(?=[|)])', 'none', visitors)
                 assert less != visitors, part
                 (folder / 'visitor.conf').write_text(less)
-                said = warnings(folder, text.replace(f'{ROOT}/presets/visitor.conf', f'{folder}/visitor.conf'))
+                said = warnings(folder, text.replace(visitors, less).replace(f'{ROOT}/presets/visitor.conf', f'{folder}/visitor.conf'))
                 equal([f'"{cookie}"' in line and '_no_cache' in line for line in said], [True], f'{name}: {said}')
+
+
+def test_sites_stand_beside_one_another():
+    with Folder() as folder:
+        site, php = Site(folder), types.SimpleNamespace(socket=folder / 'none.sock')
+        text, _ = configuration('wordpress', site, php)
+        for name in ('wordpress', 'wordpress-https'):
+            more = re.sub(r'listen \[::\]:.*\n', '', inlined(f'include sites/{name}.conf;')).replace('listen ', 'listen 127.0.0.1:').replace('www.example.com;', f'{name}.example;')
+            text += more.replace('/var/www/html', str(site.www)).replace('/var/log/yorozu', str(folder / 'logs'))
+        equal(warnings(folder, text), [])
 
 
 def test_what_sets_a_cookie_or_forbids_it_is_not_stored():
@@ -327,8 +342,10 @@ def test_wordpress_lets_browsers_keep_files():
         (preset.www / '.well-known/text').write_text('known')
         (preset.www / '.env').write_text('secret')
         said = lambda path: preset.get(path).fields.get_all('Cache-Control')
-        equal(said('/style.css?ver=6.1.1'), ['max-age=31536000', 'public, immutable'])
-        equal(said('/style.css'), ['max-age=604800', 'public'])
+        (preset.www / 'wp-includes').mkdir()
+        (preset.www / 'wp-includes/style.css').write_text('css')
+        equal(said('/wp-includes/style.css?ver=6.1.1'), ['max-age=31536000', 'public, immutable'])
+        equal([said(path) for path in ('/style.css', '/style.css?ver=1', '/wp-includes/style.css')], [['max-age=604800', 'public']] * 3)
         equal(said('/image.png'), ['max-age=604800', 'public'])
         # Neither pages nor what WordPress says instead of a file.
         equal([said('/page/'), said('/missing.css?ver=1')], [None] * 2)
@@ -337,7 +354,7 @@ def test_wordpress_lets_browsers_keep_files():
 
 def test_wordpress_logs_what_the_cache_did():
     with Preset('wordpress') as preset:
-        for path in ('/page/', '/page/', '/robots.txt', '/favicon.ico'):
+        for path in ('/page/', '/page/'):
             preset.get(path)
         preset.get('/page/', ['PHPSESSID=1'])
         log = preset.server.folder / 'logs/www.example.com.access.log'
@@ -353,7 +370,7 @@ def test_wordpress_takes_photographs():
 # --- the preset for half a minute --------------------------------------------------------------------------
 
 def test_https_redirects_to_tls_with_a_certificate_of_its_own_until_there_is_another():
-    with Preset('https') as preset:
+    with Preset('wordpress-https') as preset:
         answer = get(preset.plain, '/a?b')
         equal((answer.status, answer.fields['Location']), (301, 'https://localhost/a?b'))
         equal(preset.get('/').status, 200)
@@ -369,7 +386,7 @@ def test_https_serves_pages_of_php_with_a_certificate_of_an_issuer():
         uri = '127.0.0.1:1/directory;'
         changes = {uri: f'localhost:{issuer.port}/dir; ssl_trusted_certificate {issuer.certificate};',
                    'server_name localhost;': 'server_name www.a.example;'}
-        with Preset('https', changes=changes, port=http_port) as preset:
+        with Preset('wordpress-https', changes=changes, port=http_port) as preset:
             root, port = issuer.root(), int(preset.secure.rpartition(':')[2])
             until('a certificate', lambda: is_issued(port, 'www.a.example', root))
             out = [subprocess.run(['curl', '-sSi', '--cacert', root, '--resolve', f'www.a.example:{port}:127.0.0.1',
@@ -467,7 +484,7 @@ HIDDEN = ['compose.yaml', 'docker-compose.prod.yml', 'Dockerfile', '.env', '.git
 FORMS = ['/{}', '/{}/', '/{}/y', '/{}/y.php', '/{}/y.css', '/{}%2f', '/{}?y.jpg', '//{}', '/./{}', '/x/../{}']
 
 
-@pytest.mark.parametrize('name', ['wordpress', 'https', 'microcache', 'supercache', 'upload'])
+@pytest.mark.parametrize('name', ['wordpress', 'wordpress-https', 'microcache', 'supercache', 'upload'])
 def test_no_preset_hands_out_or_runs_what_is_not_for_visitors(name):
     with Preset(name) as preset:
         for file in HIDDEN:

@@ -10,11 +10,12 @@ use std::time::Duration;
 use yorozu_conf::write_word as word;
 
 /// Files beside `nginx.conf` that are the same for every site.
-const COMMON: [(&str, &str); 6] = [
+const COMMON: [(&str, &str); 7] = [
     ("mime.types", include_str!("../../../../presets/mime.types")),
     ("fastcgi_params", include_str!("../../../../presets/fastcgi_params")),
-    ("php.conf", include_str!("../../../../presets/applications/php.conf")),
+    ("php.conf", include_str!("../../../../presets/php.conf")),
     ("refused.conf", include_str!("../../../../presets/refused.conf")),
+    ("compression.conf", include_str!("../../../../presets/compression.conf")),
     ("visitor.conf", include_str!("../../../../presets/visitor.conf")),
     ("campaigns.conf", include_str!("../../../../presets/campaigns.conf")),
 ];

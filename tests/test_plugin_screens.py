@@ -743,7 +743,7 @@ def test_the_token_is_given_to_who_shows_a_certificate(site):
 
 
 def test_what_is_wrong_with_the_address_is_said(site):
-    """That of the documents is for plain HTTP, and the preset https only redirects there."""
+    """That of the documents is for plain HTTP, and the site wordpress-https only redirects there."""
     said = json.loads(site.php("""$read = new ReflectionMethod('Yorozu\\Client', 'read'); $read->setAccessible(true);
         foreach (array("301 Moved\\r\\nLocation: https://www.example.com/.purge\\r\\n\\r\\n<html>", "403 Forbidden\\r\\n\\r\\n<html>",
             "403 Forbidden\\r\\n\\r\\nthe token is missing or wrong\\n", "200 OK\\r\\n\\r\\na page") as $answer) {

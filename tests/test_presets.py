@@ -85,7 +85,7 @@ def configuration(name, site, php):
     text = (presets / 'nginx.conf' if site_file.exists() else presets / name / 'nginx.conf').read_text()
     text = text[text.index('http {') + 6:text.rindex('}')]
     if site_file.exists():
-        text = text.replace('include conf.d/*.conf;', 'include conf.d/php.conf;\ninclude conf.d/letsencrypt.conf;').replace('include sites-enabled/*;', f'include sites/{name}.conf;')
+        text = text.replace('include conf.d/*.conf;', 'include conf.d/php-fpm.conf;\ninclude conf.d/letsencrypt.conf;').replace('include sites-enabled/*;', f'include sites/{name}.conf;')
         text = re.sub(r'listen \[::\]:.*\n', '', inlined(text))
     for old, new in {'https://acme-v02.api.letsencrypt.org/directory': 'https://127.0.0.1:1/directory',
                      '/var/lib/yorozu': '$dir/state', 'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
@@ -316,14 +316,14 @@ def test_visits_with_tracking_arguments_are_one_page_that_shows_none_of_them():
 def test_t_tells_of_arguments_that_php_sees_and_the_key_does_not_hold():
     cleaned = 'fastcgi_param REQUEST_URI $cache_uri; fastcgi_param QUERY_STRING $cache_args;'
     with Folder() as folder:
-        def told(params, key='$host$cache_uri'):
-            lines = warnings(folder, f"""fastcgi_cache_path $dir/c keys_zone=c:1m; server {{ listen 127.0.0.1:$port;
+        def told(params, key='$host$cache_uri', drops='cache_drop_args utm_*;'):
+            lines = warnings(folder, f"""fastcgi_cache_path $dir/c keys_zone=c:1m; {drops} server {{ listen 127.0.0.1:$port;
                 location / {{ fastcgi_cache c; fastcgi_cache_valid 1m; fastcgi_cache_key {key}; {params}
                     fastcgi_pass 127.0.0.1:1; }} }}""")
             return sum('omits arguments' in line for line in lines)
         equal([told(f'include {PARAMS}; {cleaned}'), told(f'include {PARAMS};'),
-               told(f'{cleaned} fastcgi_param QUERY_STRING $args;'), told(f'include {PARAMS};', '$host$request_uri')],
-              [0, 2, 1, 0])
+               told(f'{cleaned} fastcgi_param QUERY_STRING $args;'), told(f'include {PARAMS};', '$host$request_uri'), told(f'include {PARAMS};', drops='')],
+              [0, 2, 1, 0, 0])
 
 
 def test_wordpress_compresses_in_each_form():

@@ -626,12 +626,15 @@ def test_a_killed_run_is_warm_at_its_next_start(site):
 
 def test_changes_of_the_owner_are_kept(site):
     wordpress = site.folder / 'www/wp-config.php'
-    wordpress.write_text(wordpress.read_text().replace("<?php\n", "<?php\ndefine( 'WP_CACHE', true );\n"))
+    wordpress.write_text(wordpress.read_text().replace("<?php\n", "<?php\ndefine( 'WP_CACHE', true );\ndefine( 'YOROZU_SECONDS', 1200 );\n"))
     port = site.port
     site.restart()
     assert site.port != port and "define( 'WP_CACHE', true );" in wordpress.read_text()
     assert f'127.0.0.1:{site.port}/' in site.get('/').body.decode()
     equal(wordpress.stat().st_mode & 0o777, 0o640)
+    # The owner's word for how long pages are kept counts before the day that the server says.
+    until('a hit', lambda: site.get('/a-quiet-machine/').cache == 'HIT')
+    assert 1000 < int(re.search(r'ttl=(\d+)', site.get('/a-quiet-machine/').fields['cache-status'])[1]) <= 1200
     # And a configuration of the server's that was written to be changed.
     own = site.folder / 'own'
     subprocess.run([YOROZU, 'serve', site.folder / 'www', '--state', site.served, '--port', str(site.port), '--write', own], check=True, capture_output=True)
@@ -647,6 +650,13 @@ def test_changes_of_the_owner_are_kept(site):
         site.get(path)
         equal((site.get(path).fields['cache-status'], path), ('yorozu; fwd=bypass; fwd-status=200; detail=dry-run', path))
     assert 'dry run' not in site.out.read_text()
+    # What nothing purges is seen.
+    plugins = site.folder / 'www/wp-content/mu-plugins'
+    plugins.mkdir(exist_ok=True)
+    (plugins / 'footer.php').write_text("<?php add_action('wp_footer', function () { echo 'put there by FTP'; });")
+    assert b'put there by FTP' in site.get('/a-quiet-machine/').body
+    until('the difference', lambda: "dry run: would have been a hit, but the stored response differs" in site.out.read_text())
+    (plugins / 'footer.php').unlink()
     (site.served / 'written').unlink()
 
 

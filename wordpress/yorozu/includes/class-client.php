@@ -58,7 +58,7 @@ final class Client {
 		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' ); // phpcs:ignore WordPress.Security.ValidatedSanitizedInput -- it is compared.
 	}
 
-	/** Whether the site is served by yorozu, as far as is known: a configuration that nginx had may have PHP told that it still is nginx. */
+	/** Whether the site is served by yorozu, as far as is known. By SERVER_SOFTWARE alone it is not: a configuration taken over from nginx may still say `nginx`. */
 	public static function is_served(): bool {
 		return self::is_configured() || self::is_behind_server();
 	}

@@ -1,5 +1,6 @@
 //! Collects a body while it passes by, and stores it when it is whole.
 
+use super::dry_run;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Instant;
@@ -79,11 +80,8 @@ impl Collector {
 
     fn store(self, body: EntryBody, body_bytes: u64, body_crc: u32, now: i64) {
         if let Some(stored) = &self.compared {
-            let stored = &stored.head;
-            let was = (stored.status, stored.body_bytes, stored.body_crc);
-            if was != (self.head.status, body_bytes, body_crc) {
-                let text = "dry run: would have been a hit, but the stored response differs from the upstream's";
-                self.context.upstream(Level::Error, text, None);
+            if (stored.head.body_bytes, stored.head.body_crc) != (body_bytes, body_crc) {
+                self.context.upstream(Level::Error, dry_run::DIFFERS, None);
             }
             return;
         }

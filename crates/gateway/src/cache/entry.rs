@@ -53,10 +53,12 @@ pub fn collector(
     }
     let judged = entry_head(exchange, conf, head, response, &plan);
     if let Some(stored) = plan.rehearsed.take() {
-        let judged = judged.map(|(entry, _)| {
-            Collector::new(plan.zone, entry, None, making, Context::of(exchange))
-        });
-        return dry_run::judge(exchange, stored, head.status, judged);
+        let judged = judged.map(|(entry, _)| entry);
+        let Some(entry) = dry_run::judge(exchange, &stored, (head, response), judged) else {
+            return Collected::NotStored;
+        };
+        let collector = Collector::new(plan.zone, entry, None, making, Context::of(exchange));
+        return Collected::Stored(Box::new(collector.comparing(stored)));
     }
     match judged {
         Ok((_, Eligible { is_by_stranger: true, .. })) => {
@@ -290,7 +292,7 @@ pub(super) fn place_type(stored: &Bytes, response: &mut Response) {
 }
 
 /// Fields as a later client shall get them.
-fn stored_fields(response: &Response, is_part: bool) -> Vec<(Bytes, Bytes)> {
+pub(super) fn stored_fields(response: &Response, is_part: bool) -> Vec<(Bytes, Bytes)> {
     // These are made for each answer.
     let is_kept = |name: &[u8]| {
         let is = |known: &[u8]| known.eq_ignore_ascii_case(name);

@@ -578,7 +578,8 @@ mod tests {
     fn the_presets_are_as_they_are_meant() {
         let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets");
         let mut count = 0;
-        for folder in std::fs::read_dir(presets).unwrap().flatten().map(|item| item.path()) {
+        let folders = std::fs::read_dir(&presets).unwrap().flatten().map(|item| item.path());
+        for folder in folders.chain([presets]) {
             let file = folder.join("nginx.conf");
             if file.exists() {
                 let tree = yorozu_conf::parse(&Files { folder }, &file).unwrap();

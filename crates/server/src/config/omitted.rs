@@ -84,10 +84,16 @@ fn see_param(
 const ARGS: [&[u8]; 2] = [b"$cache_uri", b"$cache_args"];
 const COOKIES: [&[u8]; 1] = [b"$cache_cookies"];
 
-/// Whether a gateway is asked here whose pages are stored under a key with any of these variables.
+/// Whether a gateway is asked here whose pages are stored under a key with any of these variables, of which something is left out.
 fn holds(scope: &Scope<'_, '_>, family: &str, variables: &[&[u8]]) -> bool {
     let key = scope.find(&format!("{family}_cache_key"));
-    !scope.own(&format!("{family}_pass")).is_empty()
+    let by = if *variables == COOKIES {
+        &["cache_keep_cookies"][..]
+    } else {
+        &["cache_drop_args", "cache_keep_args"]
+    };
+    by.iter().any(|name| !scope.find(name).is_empty())
+        && !scope.own(&format!("{family}_pass")).is_empty()
         && key.last().is_some_and(|key| key.args.iter().any(|word| mentions(word, variables)))
 }
 

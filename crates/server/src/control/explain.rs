@@ -250,9 +250,9 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
             of_entry(asked, &entry, is_in_memory, out);
             match is_bypassed || wants_shared && !entry.head.is_shared {
                 true => BYPASSED.to_owned(),
-                false if conf.cache_dry_run => {
+                false if conf.cache_dry_run && entry.head.is_fresh(asked.now_millis()) => {
                     let answer = of_stored(asked, conf, prefix, &entry);
-                    format!("fetched from upstream, \"{prefix}_cache_dry_run\"; else {answer}")
+                    format!("{BYPASSED}, \"{prefix}_cache_dry_run\"; without it, {answer}")
                 }
                 false => of_stored(asked, conf, prefix, &entry),
             }

@@ -1,5 +1,6 @@
 """The documents say what is so: configurations load, commands are taken, links lead somewhere, messages are in the sources."""
 import contextlib, http.server, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, threading, time
+from handbook import blocks
 from peers import ROOT, YOROZU, Folder, Server, listens, until
 
 README = ROOT / 'README.md'
@@ -80,21 +81,6 @@ def test_each_message_of_ours_is_explained():
 
 
 # --- configurations and commands -----------------------------------------------------------------
-
-def blocks(path):
-    """The indented blocks of a document, each a text."""
-    found, block = [], []
-    for line in path.read_text().splitlines() + ['.']:
-        if line.startswith('    '):
-            block.append(line[4:])
-        elif line.strip() or not block:
-            if block:
-                found.append('\n'.join(block).strip())
-            block = []
-        else:
-            block.append('')
-    return found
-
 
 def fenced(path):
     """The blocks between ``` of a document."""

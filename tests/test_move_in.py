@@ -1,10 +1,11 @@
 """docs/page-cache.md, by its own commands but for those of apt and systemd: a site of Debian's nginx with a certificate of certbot's gets a page cache, and goes back."""
 import os, pathlib, re, select, shutil, subprocess, sys
 import pytest
+from handbook import blocks
 from issuer import Issuer
 from peers import NGINX, ROOT, YOROZU, Fpm, equal, until
 
-PAGE = (ROOT / 'docs/page-cache.md').read_text()
+PAGE = ROOT / 'docs/page-cache.md'
 COPY = pathlib.Path('/etc/yorozu/site')
 NAME, OTHER = 'www.example.com', 'example.com'
 SITE = f'''server {{
@@ -37,13 +38,6 @@ case "$*" in
 *) echo "systemctl $*: not known" >&2; exit 1 ;;
 esac
 '''
-
-
-def blocks(heading):
-    """The indented texts below a heading."""
-    section = re.search(rf'^## {re.escape(heading)}$(.*?)(?=^## |\Z)', PAGE, re.M | re.S)[1]
-    found = re.findall(r'(?:^    .*\n|^\n(?=    ))+', section, re.M)
-    return [re.sub('^    ', '', text, flags=re.M).strip() + '\n' for text in found if text.strip()]
 
 
 def sh(script):
@@ -132,8 +126,8 @@ def move_in(base):
         before = sh('find /etc/nginx -type f | sort | xargs sha256sum')
 
         package()
-        sh(blocks('Copy the configuration')[0].replace('apt install ./yorozu_*.deb', 'true'))
-        conf, mode, lines, switch = blocks('Add the cache')
+        sh(blocks(PAGE, 'Copy the configuration')[0].replace('apt install ./yorozu_*.deb', 'true'))
+        conf, mode, lines, switch = blocks(PAGE, 'Add the cache')
         # As it says: the site's own names.
         (COPY / 'conf.d/page-cache.conf').write_text(conf.replace(f'server_name {NAME};', f'server_name {OTHER} {NAME};'))
         sh(mode)
@@ -149,7 +143,7 @@ def move_in(base):
         pathlib.Path('/var/www/text').write_text('second')
         equal(ask()[0], 'on second all')
         equal(ask('/', '-b wordpress_logged_in_x=ann'), ('on second ann', 'yorozu; fwd=bypass; fwd-status=200; detail=forbidden'))
-        log, stored = blocks('Try it first')[0].strip().split('\n')
+        log, stored = blocks(PAGE, 'Try it first')[0].split('\n')
         assert f'https://GET{NAME}/' in sh(stored)
         with subprocess.Popen(['bash', '-c', f'exec {log}'], stdout=subprocess.PIPE, text=True) as live:
             until('a line of the log', lambda: ask() and select.select([live.stdout], [], [], 0.2)[0])
@@ -158,12 +152,12 @@ def move_in(base):
         assert 'BYPASS' in line and 'dry-run' in line, line
         until('the difference', lambda: re.search(rf"dry run: would have been a hit, but the stored response differs from the upstream's, .*request: \"GET / HTTP/.*host: \"{NAME}\"", error_log()))
 
-        renewal = blocks('Certificates from certbot')[0].replace('certbot renew --dry-run\n', '')
+        renewal = blocks(PAGE, 'Certificates from certbot')[0].replace('certbot renew --dry-run', '')
         sh(renewal)
         renew()
 
         edit(lambda text: re.sub(r'.*fastcgi_cache_dry_run.*\n', '', text))
-        reload, purge, _, cron = blocks('Switch it on')
+        reload, purge, _, cron = blocks(PAGE, 'Switch it on')
         shown = sh(f'export CURL_CA_BUNDLE=/run/root.pem\n{reload}')
         said = [line.partition(': ')[2] for line in shown.splitlines() if line.lower().startswith('cache-status')]
         wanted = re.findall(r'cache-status +# (.*)', reload)
@@ -182,7 +176,7 @@ def move_in(base):
         told = sh("curl -s -H 'Host: %s' -H 'Authorization: Bearer a-secret-of-sixteen-bytes-or-more' -d '{\"urls\": [\"https://%s/\"]}' http://127.0.0.1:8081/.purge" % (NAME, NAME))
         assert '"purged":1' in told.replace(' ', ''), told
 
-        back, certbot = blocks('The way back')
+        back, certbot = blocks(PAGE, 'The way back')
         sh(back)
         sh(certbot)
         equal(sh('find /etc/nginx -type f | sort | xargs sha256sum'), before)

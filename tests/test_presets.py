@@ -2,6 +2,7 @@
 import asyncio, contextlib, gzip, http.client, re, ssl, subprocess, sys, types, urllib.parse
 import pytest
 from attacks import h3wire
+from handbook import inlined
 from issuer import Issuer, is_issued
 from peers import NGINX, ROOT, YOROZU, Folder, Fpm, Memcached, Server, equal, free_port, until
 from published import PARAMS, Site, ask
@@ -71,11 +72,6 @@ def get(base, path, cookies=(), method='GET', body=None, **fields):
             connection.putheader(name, value)
         connection.endheaders(body)
         return Answer(connection.getresponse())
-
-
-def inlined(text):
-    """With what the files of the presets say that it includes."""
-    return re.sub(r'^ *include ([a-z_./-]+);', lambda found: inlined((ROOT / 'presets' / found[1]).read_text()), text, flags=re.M)
 
 
 def configuration(name, site, php):

@@ -1,17 +1,13 @@
 """docs/recipes.md and docs/second-year.md do what they say: their blocks, as they stand there, with real PHP-FPM."""
 import base64, re, subprocess
 import pytest
+from handbook import blocks, inlined
 from peers import ROOT, YOROZU, Folder, Fpm, Server, equal, get, until
 
-PAGE = (ROOT / 'docs/recipes.md').read_text()
+PAGE = ROOT / 'docs/recipes.md'
+TEXT = PAGE.read_text()
 PRESETS = ROOT / 'presets'
 SCRIPT = '<?php echo $_SERVER["REQUEST_URI"], " ", $_SERVER["HTTP_USER_AGENT"] ?? "", " ", hrtime(true);'
-
-
-def blocks(heading):
-    section = re.search(rf'^## {re.escape(heading)}$(.*?)(?=^## |\Z)', PAGE, re.M | re.S)[1]
-    found = re.findall(r'(?:^    .*\n|^\n(?=    ))+', section, re.M)
-    return [re.sub('^    ', '', text, flags=re.M).strip() for text in found]
 
 
 class Package:
@@ -32,11 +28,8 @@ class Package:
         conf = conf[conf.index('http {') + 6:conf.rindex('}')]
         site = self.site or f'server {{ listen 80; root /var/www/html; {self.server_lines} fastcgi_cache pages; include applications/wordpress.conf; }}'
         conf = conf.replace('include conf.d/*.conf;', 'include conf.d/php-fpm.conf;\n' + self.http).replace('include sites-enabled/*;', site)
-        self.server = Server(self.folder, self.here(self.inlined(conf)))
+        self.server = Server(self.folder, self.here(inlined(conf)))
         return self
-
-    def inlined(self, text):
-        return re.sub(r'^(.*?)\binclude ([a-z_./-]+(?:\.conf|_params|\.types));', lambda found: found[1] + self.inlined((PRESETS / found[2]).read_text()), text, flags=re.M)
 
     def here(self, text):
         text = re.sub(r'listen \[::\]:.*\n', '', text).replace('listen 80;', 'listen 127.0.0.1:$port;')
@@ -55,33 +48,33 @@ class Package:
 
 
 def test_old_addresses_and_other_names_lead_on():
-    http, server = blocks('Old addresses')
+    http, server = blocks(PAGE, 'Old addresses')
     write = lambda folder: (folder / 'moved-2026.map').write_text('/old /new;\n"/two words" /words?a=b;\n')
     with Package(http, server, before=write) as site:
         equal([(got.status, got.headers['Location']) for got in map(site.get, ('/old', '/two%20words', '/other'))],
               [(301, f'http://127.0.0.1:{site.server.port}/new'), (301, f'http://127.0.0.1:{site.server.port}/words?a=b'), (200, None)])
-    [other] = blocks('One name for the site')
+    [other] = blocks(PAGE, 'One name for the site')
     with Package(site=other) as site:
         equal(site.get('/a?b', Host='example.com').headers['Location'], 'https://www.example.com/a?b')
 
 
 def test_the_site_of_another_application_is_served():
-    site, *_ = blocks('Another application')
+    site, *_ = blocks(PAGE, 'Another application')
     with Package(site=site) as served:
         assert served.get('/any/path?x=1').content.startswith(b'/any/path?x=1')
 
 
 @pytest.mark.parametrize('name', sorted(path.stem for path in (PRESETS / 'applications').iterdir()))
 def test_the_rules_of_each_application_stand_in_a_site(name):
-    fallback = re.search(r'`(set \$fallback [^`]*)`', PAGE)[1]
-    listed = 'files.conf and php.conf' if name in ('php',) else PAGE
+    fallback = re.search(r'`(set \$fallback [^`]*)`', TEXT)[1]
+    listed = 'files.conf and php.conf' if name in ('php',) else TEXT
     assert f'`{name}.conf`' in listed or name == 'wordpress', f'{name} is not in the table'
     with Package(site=f'server {{ listen 80; root /var/www/html; {fallback} include applications/{name}.conf; }}') as site:
         assert site.get('/').status in (200, 403, 404)
 
 
 def test_a_copy_for_trying_things_out_is_closed_and_not_kept():
-    [server] = blocks('A copy for trying things out')
+    [server] = blocks(PAGE, 'A copy for trying things out')
     write = lambda folder: (folder / 'staging.htpasswd').write_text('ann:{PLAIN}secret\n')
     # What the site says itself, the recipe replaces.
     with Package(site=f'server {{ listen 80; root /var/www/html; {server} include applications/wordpress.conf; }}', before=write) as site:
@@ -92,7 +85,7 @@ def test_a_copy_for_trying_things_out_is_closed_and_not_kept():
 
 
 def test_robots_and_guesses_of_passwords_are_slowed_down():
-    http, server, failregex = blocks('Robots and guesses of passwords')
+    http, server, failregex = blocks(PAGE, 'Robots and guesses of passwords')
     with Package(http, server + ' access_log /var/log/yorozu/access.log main;') as site:
         equal(site.get('/', User_Agent='Mozilla/5.0 (compatible; AhrefsBot/7.0)').status, 403)
         guesses = [site.get('/wp-login.php', method='POST', body='log=a').status for _ in range(20)]
@@ -105,7 +98,7 @@ def test_robots_and_guesses_of_passwords_are_slowed_down():
 
 
 def test_browsers_get_the_form_of_a_picture_that_they_know():
-    http, server = blocks('WebP and AVIF')
+    http, server = blocks(PAGE, 'WebP and AVIF')
 
     def write(folder):
         for name in ('a.jpg', 'a.jpg.webp', 'a.jpg.avif', 'b.jpg'):
@@ -117,8 +110,8 @@ def test_browsers_get_the_form_of_a_picture_that_they_know():
 
 
 def test_phones_have_pages_of_their_own_and_no_more_than_that():
-    [http] = blocks('Pages for phones')
-    key, param = re.findall(r'`(fastcgi_(?:cache_key|param) [^`]*)`', PAGE[PAGE.index('## Pages for phones'):PAGE.index('## Closed for maintenance')])
+    [http] = blocks(PAGE, 'Pages for phones')
+    key, param = re.findall(r'`(fastcgi_(?:cache_key|param) [^`]*)`', TEXT[TEXT.index('## Pages for phones'):TEXT.index('## Closed for maintenance')])
     rules = (PRESETS / 'applications/wordpress.conf').read_text().replace('include php.conf;', f'include php.conf; {param}')
     with Package(http, site=f'server {{ listen 80; root /var/www/html; fastcgi_cache pages; {key} {rules} }}') as site:
         pages = {agent: site.get('/', User_Agent=agent).content.split()[1:] for agent in ('Mozilla/5.0 (X11)', 'curl/8', 'x (iPhone; y)', 'x (Android 14; Mobile)')}
@@ -127,7 +120,7 @@ def test_phones_have_pages_of_their_own_and_no_more_than_that():
 
 
 def test_a_site_is_closed_while_a_file_is_there():
-    [server] = blocks('Closed for maintenance')
+    [server] = blocks(PAGE, 'Closed for maintenance')
 
     def write(folder):
         (folder / 'closed-page').mkdir()
@@ -145,7 +138,7 @@ def test_a_site_is_closed_while_a_file_is_there():
 
 
 def test_a_site_has_a_php_of_its_own():
-    [commands] = blocks('Several versions of PHP')
+    [commands] = blocks(PAGE, 'Several versions of PHP')
     with Folder() as folder:
         subprocess.run(['cp', '-r', *PRESETS.iterdir(), folder], check=True)
         subprocess.run(['bash', '-ec', commands.replace('/etc/yorozu', str(folder))], check=True)

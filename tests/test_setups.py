@@ -22,6 +22,12 @@ COUNTRIES, CITIES = ('DE', 'US', 'FR', 'BR', 'JP'), ('Frankfurt', 'New York', 'P
 TOKEN = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-'
 PLACEHOLDER = re.compile(r'\{(\w+)(?::([^}]*))?\}')
 CONSTANT = ('host', 'path', 'address')
+HAPROXY_TCP = f'''
+defaults
+    mode tcp
+    timeout connect {SECONDS}s
+    timeout client {SECONDS}s
+    timeout server {SECONDS}s'''
 PAGE_KEY = '"$scheme$request_method$host$request_uri"'
 
 
@@ -317,11 +323,7 @@ sub vcl_recv {{
 }}
 ''')
     (folder / 'haproxy.cfg').write_text(f'''
-defaults
-    mode tcp
-    timeout connect {SECONDS}s
-    timeout client {SECONDS}s
-    timeout server {SECONDS}s
+{HAPROXY_TCP}
 frontend https
     bind 127.0.0.1:{port} ssl crt {folder}/site.pem
     default_backend varnish
@@ -476,11 +478,7 @@ def test_the_visitor_is_known_by_the_proxy_protocol(folder):
     need('haproxy')
     port, between = free_port(), free_port()
     (folder / 'haproxy.cfg').write_text(f'''
-defaults
-    mode tcp
-    timeout connect {SECONDS}s
-    timeout client {SECONDS}s
-    timeout server {SECONDS}s
+{HAPROXY_TCP}
 listen www
     bind 127.0.0.1:{port}
     server yorozu 127.0.0.1:{between} send-proxy-v2

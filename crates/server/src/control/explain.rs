@@ -250,10 +250,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
             of_entry(asked, &entry, is_in_memory, out);
             match is_bypassed || wants_shared && !entry.head.is_shared {
                 true => BYPASSED.to_owned(),
-                false if conf.cache_dry_run && entry.head.is_fresh(asked.now_millis()) => {
-                    let answer = of_stored(asked, conf, prefix, &entry);
-                    format!("{BYPASSED}, \"{prefix}_cache_dry_run\"; without it, {answer}")
-                }
+                false if conf.cache_dry_run => of_dry_run(asked, conf, prefix, &entry),
                 false => of_stored(asked, conf, prefix, &entry),
             }
         }
@@ -271,6 +268,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
 }
 
 const BYPASSED: &str = "fetched from upstream (BYPASS)";
+const EXPIRED: &str = "fetched from upstream (EXPIRED)";
 
 /// What happens to a request that nothing stored can answer, and `why` that is; `is_partial`: a part is stored.
 fn of_missing(
@@ -368,6 +366,14 @@ fn of_stored(asked: &mut Exchange, conf: &Conf, prefix: &str, entry: &Arc<Entry>
         Decision::Renewed(renewal) => return of_renewed(asked, conf, entry, renewal),
     };
     text.to_owned()
+}
+
+/// What the upstream answers although this is stored, and what would have.
+fn of_dry_run(asked: &mut Exchange, conf: &Conf, prefix: &str, entry: &Arc<Entry>) -> String {
+    let answer = of_stored(asked, conf, prefix, entry);
+    let is_fresh = entry.head.is_fresh(asked.now_millis());
+    let fetched = if is_fresh { BYPASSED } else { EXPIRED };
+    format!("{fetched}, \"{prefix}_cache_dry_run\"; without it, {answer}")
 }
 
 fn of_renewed(asked: &mut Exchange, conf: &Conf, entry: &Arc<Entry>, renewal: Renewal) -> String {

@@ -1,23 +1,7 @@
-"""The manual pages: yorozu(8) from the program's own help, yorozu-directives(5) from its rows."""
+"""The manual pages: yorozu(8) and those of its commands as the program writes them, yorozu-directives(5) from its rows."""
 import re, subprocess
 
 HEAD = '.\\" Made by packaging/manual.py.\n.TH {name} {section} "{date}" "yorozu {version}" "{about}"\n.nh\n.ad l\n'
-FILES = {
-    '/etc/yorozu/nginx.conf': 'the configuration that the service serves',
-    '/etc/default/yorozu': 'names another one, such as /etc/nginx/nginx.conf',
-    '/usr/share/yorozu': 'sites and configurations to start from',
-    '/var/log/yorozu': 'logs',
-    '/var/cache/yorozu': 'stored pages',
-    '/usr/share/doc/yorozu/docs': 'the handbook',
-}
-SIGNALS = {
-    'HUP': 'reads the configuration again; a broken one is refused, and the one before stays',
-    'USR1': 'opens the logs again',
-    'QUIT': 'ends when what is under way is finished',
-    'TERM, INT': 'ends at once',
-    'USR2': 'starts the program again beside this one, with the same sockets',
-    'WINCH': 'finishes, while the new program serves alone',
-}
 STATES = ('same', 'differs', 'no effect', 'refused', 'own')
 
 
@@ -47,44 +31,11 @@ def said_by(program, *words):
     return done.stdout or done.stderr
 
 
-def options(help_text):
-    """The lines `  -c filename   : what` of a help, as paragraphs; a line without a colon goes on with the next one."""
-    out, name = [], ''
-    for line in help_text.splitlines():
-        if not line.startswith('  ') or line.startswith('   ') and ':' not in line:
-            continue
-        before, colon, after = line.partition(' : ')
-        name += before.strip()
-        if colon:
-            out.append(f'.TP\n\\fB{escaped(name)}\\fR\n{escaped(after.strip())}')
-            name = ''
-    return '\n'.join(out)
-
-
-def paragraphs(table):
-    return '\n'.join(f'.TP\n\\fB{escaped(name)}\\fR\n{escaped(text)}' for name, text in table.items())
-
-
-def program(path, version, date):
-    """yorozu(8)."""
-    sections = [HEAD.format(name='YOROZU', section=8, date=date, version=version, about='System administration'),
-                '.SH NAME\nyorozu \\- web server with a page cache that reads nginx.conf']
-    usage = said_by(path, '-h')
-    commands = list(dict.fromkeys(re.findall(r'^  ([a-z]+) ', usage, re.M)))
-    synopsis = [usage.splitlines()[0]] + [said_by(path, word, '-h').splitlines()[0] for word in commands]
-    lines = '\n.br\n'.join(escaped(line.removeprefix('Usage: ')) for line in synopsis)
-    sections += [f'.SH SYNOPSIS\n{lines}',
-                 '.SH DESCRIPTION\nServes sites as a configuration in the language of nginx says, PHP\\(aqs pages from a cache in memory and on '
-                 'disk. Without one of the commands it starts the server.',
-                 f'.SH OPTIONS\n{options(usage.partition("Options:")[2])}']
-    for word in commands:
-        text = said_by(path, word, '-h')
-        about = ' '.join(line for line in text.splitlines()[1:] if line and not line.startswith(' ') and not line.endswith(':'))
-        sections.append(f'.SH YOROZU {word.upper()}\n{escaped(about)}\n{options(text)}')
-    sections += [f'.SH SIGNALS\n{paragraphs(SIGNALS)}', f'.SH FILES\n{paragraphs(FILES)}',
-                 '.SH EXIT STATUS\n0, or 1 with the reason on standard error.',
-                 '.SH SEE ALSO\n.BR yorozu\\-directives (5)']
-    return '\n'.join(sections) + '\n'
+def commands(program, folder):
+    """The files of yorozu(8) and of the pages of its commands, which the program writes itself."""
+    folder.mkdir()
+    subprocess.run([program, 'man', folder], check=True)
+    return sorted(folder.iterdir())
 
 
 def directives(path, version, date):

@@ -1,6 +1,6 @@
 """Certificates of an issuer (ACME): pebble, or a scripted one. Nothing waits for the end of a certificate: the issuer says that it is to be
 renewed, and the server's clock is set."""
-import asyncio, email.utils, http.client, os, pathlib, random, re, shutil, signal, socket, ssl, stat, subprocess, threading, time
+import asyncio, email.utils, http.client, json, os, pathlib, random, re, shutil, signal, socket, ssl, stat, subprocess, threading, time
 import pytest
 from attacks import h3wire
 from clock import Clock
@@ -14,10 +14,11 @@ def details(pem, *options):
 
 
 def status(server):
-    done = subprocess.run([YOROZU, '-p', f'{server.folder}/', '-c', server.folder / 'nginx.conf', 'acme', 'status'],
+    done = subprocess.run([YOROZU, '-p', f'{server.folder}/', '-c', server.folder / 'nginx.conf', 'acme', 'status', '--json'],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [line.split('\t') for line in done.stdout.splitlines()]
+    return [[one['issuer'], ','.join(one['names']), one['state'], f"expires {one['expires']}" if one['expires'] else '-', one['next'],
+             one['error'] or 'no error'] for one in json.loads(done.stdout)]
 
 
 def fetch(port, path='/', host='a.example', method='GET', connection=None):

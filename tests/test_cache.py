@@ -469,14 +469,19 @@ def test_the_running_server_explains_itself():
         assert 'cache_bypass" is "1"' in found['bypass'], found
         assert 'cache_methods' in rows('-X', 'POST', f'{url}/a')['answer']
         out, _, _ = asks(site, 'ls', '--prefix', 'httpGETsite.example/')
-        zone, state, status, _, key = out.strip().split('\t')
-        equal((zone, state.split()[0], status, key), ('z', 'fresh', '200', 'httpGETsite.example/a'))
+        head, line = out.splitlines()
+        equal((head.split(), [*line.split()[:2], line.split()[-1]]), (['ZONE', 'STATE', 'STATUS', 'SIZE', 'KEY'], ['z', 'fresh', 'httpGETsite.example/a']))
+        page = json.loads(asks(site, 'ls', '--json')[0])
+        equal((page['zone'], page['state'], page['status'], page['key']), ('z', 'fresh', 200, 'httpGETsite.example/a'))
         out, _, _ = asks(site, 'stat')
-        assert out.startswith('z: memory 1 pages') and '; names 1' in out, out
-        for words, expected in ((['ls', 'none'], 'is unknown, expected one of: z'), (['explain', 'a'], 'expected http://'),
-                                (['flush'], 'expected stat, ls or explain')):
+        head, line = out.splitlines()
+        equal((head.split()[0], line.split()[:2]), ('ZONE', ['z', '1']))
+        equal(json.loads(asks(site, 'stat', '--json')[0])['zones']['z']['memory']['pages'], 1)
+        equal(dict(json.loads(asks(site, 'explain', '--json', f'{url}/a')[0]))['tier'], 'memory')
+        for words, expected, wanted in ((['ls', 'none'], 'is unknown, expected one of: z', 1), (['explain', 'a'], 'expected http://', 2),
+                                        (['flush'], 'unknown command "flush"', 2)):
             out, error, status = asks(site, *words)
-            assert status == 1 and expected in error, error
+            assert status == wanted and expected in error and '[emerg]' not in error, error
         # The socket is not everybody's.
         socket_path = pathlib.Path(f'{site.server.folder}/pid.sock')
         equal(socket_path.stat().st_mode & 0o777, 0o600)
@@ -492,7 +497,7 @@ def test_the_running_server_explains_itself():
 # --- purge -----------------------------------------------------------------------------------------------
 
 def purge(site, *words):
-    command = [YOROZU, '-p', f'{site.server.folder}/', '-c', site.server.folder / 'nginx.conf', 'purge', *words]
+    command = [YOROZU, '-p', f'{site.server.folder}/', '-c', site.server.folder / 'nginx.conf', 'purge', '--json', *words]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -481,7 +481,7 @@ def test_the_log_tells_why_and_goes_on_after_a_reload():
             assert 'uncached' in line and 'localhost' not in line, line
             log.kill()
         wrong = subprocess.run(control(server, 'log', '--reason', 'none'), capture_output=True, text=True)
-        assert wrong.returncode and 'unknown reason' in wrong.stderr, wrong
+        assert wrong.returncode == 2 and 'invalid --reason "none"' in wrong.stderr, wrong
 
 
 @pytest.mark.skipif(not shutil.which('tmux'), reason='tmux is not there')

@@ -100,27 +100,26 @@ def test_the_configurations_in_it_load_where_they_are(made):
 
 
 def test_the_manual_pages_are_whole(made):
-    for name in ('man8/yorozu.8', 'man5/yorozu-directives.5'):
-        page = made / 'yorozu/usr/share/man' / f'{name}.gz'
+    pages = sorted((made / 'yorozu/usr/share/man').rglob('*.gz'))
+    for page in pages:
         done = subprocess.run(['man', '--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', page], capture_output=True, text=True,
                               env=os.environ | {'MANWIDTH': '80'}) if shutil.which('man') else None
         assert not done or done.returncode == 0 and not done.stderr, done.stderr
-    text = gzip.decompress(page.read_bytes()).decode()
+    texts = {page.name.removesuffix('.gz'): gzip.decompress(page.read_bytes()).decode() for page in pages}
+    assert len(texts) > 12 and '.SH EXAMPLES' in texts['yorozu-purge.8'] and '\\-\\-watch' in texts['yorozu-serve.8'], texts.keys()
+    text = texts['yorozu-directives.5']
     rows = re.findall(r'^\| `(\w+)` \| \w', subprocess.run([YOROZU, '--directives'], capture_output=True, text=True).stdout, re.M)
     missing = [name for name in rows if f'\\fB{name}\\fR' not in text]
     assert len(rows) > 500 and not missing, missing
 
 
-def test_completion_knows_every_option():
-    script = (ROOT / 'packaging/yorozu/usr/share/bash-completion/completions/yorozu').read_text()
-    commands = re.findall(r'^  ([a-z]+) ', subprocess.run([YOROZU, '-h'], capture_output=True, text=True).stdout, re.M)
-    assert all(re.search(rf'\b{name}\) words=', script) and f' {name} ' in script for name in commands), commands
-    for words in ([], *([name] for name in commands)):
-        text = subprocess.run([YOROZU, *words, '-h'], capture_output=True, text=True).stdout
-        for option in re.findall(r'^  (--?\w[\w-]*)', text, re.M) + re.findall(r'\[(--?\w[\w-]*)', text.partition('\n')[2]):
-            assert re.search(rf"[\s'|]{re.escape(option)}[\s')|]", script), (words, option)
-    ask = f'source {ROOT}/packaging/yorozu/usr/share/bash-completion/completions/yorozu; COMP_WORDS=(yorozu purge --t); COMP_CWORD=2; _yorozu; echo "${{COMPREPLY[*]}}"'
+def test_completions_are_those_of_each_shell(made):
+    bash, zsh, fish = (made / 'yorozu' / place for place in ('usr/share/bash-completion/completions/yorozu', 'usr/share/zsh/vendor-completions/_yorozu',
+                                                             'usr/share/fish/vendor_completions.d/yorozu.fish'))
+    ask = f'source {bash}; COMP_WORDS=(yorozu purge --t); COMP_CWORD=2; _yorozu yorozu --t purge; echo "${{COMPREPLY[*]}}"'
     assert subprocess.run(['bash', '-c', ask], capture_output=True, text=True).stdout.split() == ['--tag']
+    assert zsh.read_text().startswith('#compdef yorozu') and '--explain-sizes' in zsh.read_text()
+    assert 'complete -c yorozu' in fish.read_text()
 
 
 def test_the_scripts_are_sh():

@@ -3,19 +3,19 @@
 use crate::certificate::{Certificate, Next, now};
 use crate::config::Acme;
 use crate::identifier::Identifier;
-use std::fmt::Write as _;
+use serde_json::{Value, json};
 use std::time::Duration;
 use yorozu_kernel::base::report::Report;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_tls::x509::date;
 
-/// A line for each certificate: issuer, names, state, expiry, next step, last error; fields are separated by tabs.
-pub fn text(config: &Config) -> String {
-    let mut out = String::new();
+/// The certificates: issuer, names, state, expiry, next step, last error, as a list of objects in JSON.
+pub fn json(config: &Config) -> String {
+    let mut all = Vec::new();
     for (_, certificate) in config.shared.of::<Acme>().certificates() {
         let order = &certificate.order;
         let names: Vec<_> = order.identifiers.iter().map(Identifier::to_string).collect();
-        let (state, expiry) = state(&certificate, now());
+        let (state, expires) = state(&certificate, now());
         let standing = certificate.standing();
         let next = match standing.next {
             Next::Nothing => "not looked at yet".to_owned(),
@@ -25,15 +25,12 @@ pub fn text(config: &Config) -> String {
             Next::Reload => "not tried again before a reload".to_owned(),
             Next::Other => "ordered by another process".to_owned(),
         };
-        let error = standing.last_error.as_deref().unwrap_or("no error");
-        let _ = writeln!(
-            out,
-            "{}\t{}\t{state}\t{expiry}\t{next}\t{error}",
-            order.issuer,
-            names.join(",")
-        );
+        all.push(json!({
+            "issuer": order.issuer, "names": names, "state": state, "expires": expires, "next": next,
+            "error": standing.last_error,
+        }));
     }
-    out
+    format!("{}\n", Value::Array(all))
 }
 
 /// Adds when the issued certificates cease to be valid.
@@ -53,18 +50,19 @@ pub fn report(config: &Config, report: &mut Report) {
     }
 }
 
-fn state(certificate: &Certificate, now: Duration) -> (&'static str, String) {
+/// What there is of a certificate, and when an authority's ceases to be valid.
+fn state(certificate: &Certificate, now: Duration) -> (&'static str, Option<String>) {
     match certificate.shown() {
-        None => ("none", "-".to_owned()),
+        None => ("none", None),
         Some(shown) => {
             let is_similar = shown.certified.cert.len() > 1 || shown.identifier().is_some();
             let state = match (shown.is_issued, shown.is_valid(now)) {
                 (true, true) => "issued",
                 (true, false) => "expired",
                 (false, _) if is_similar => "of an earlier order",
-                (false, _) => return ("self-signed", "-".to_owned()),
+                (false, _) => return ("self-signed", None),
             };
-            (state, format!("expires {}", date(shown.validity.1)))
+            (state, Some(date(shown.validity.1)))
         }
     }
 }

@@ -1,97 +1,192 @@
-//! Options of the command line.
+//! The command line: nginx's options, and the commands that nginx lacks.
 
-use crate::cache::Command;
+use crate::cache::{Certificates, Explain, List, Stat};
+use crate::control::{Ask, Control};
+use crate::generate;
 use crate::log::Log;
-use crate::serve;
+use crate::purge::Purge;
+use crate::serve::Serve;
 use crate::top::Top;
 use crate::warm::Warm;
-use lexopt::prelude::*;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
 use nix::sys::signal::Signal;
-use std::path::PathBuf;
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use yorozu_kernel::base::NGINX_VERSION;
 use yorozu_kernel::base::places::STANDARD_PREFIX;
 use yorozu_server::config::load::Request;
 
-/// What is asked for.
-#[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Action {
-    /// `acme …`; `None`: its help.
-    Acme(Option<Command>),
-    /// `cache …`; `None`: its help.
-    Cache(Option<Command>),
-    /// `log …`; `None`: its help.
-    Log(Option<Log>),
-    /// `purge …`, and what is warmed then; `None`: its help.
-    Purge(Option<(Command, Option<Warm>)>),
-    /// `top`; `None`: its help.
-    Top(Option<Top>),
-    /// `warm …`; `None`: its help.
-    Warm(Option<Warm>),
-    Directives,
-    /// `serve …`; `None`: its help.
-    Application(Option<serve::Serve>),
-    Serve,
-    Signal(Signal),
-    Test {
-        is_dumped: bool,
-    },
-}
-
-/// What is said before anything is done. Only a test of the configuration is done then.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Notice {
-    Build,
-    Help,
-    Version,
-}
-
-/// The whole command line.
-#[derive(Debug)]
-pub(crate) struct Options {
-    pub(crate) action: Action,
-    pub(crate) notice: Option<Notice>,
-    pub(crate) is_quiet: bool,
-    /// Whether `-T` prints what locations read of requests, and not the text.
-    pub(crate) shows_reads: bool,
-    /// Whether `-t` leaves out what this version lacks.
-    pub(crate) omits_unsupported: bool,
-    prefix: PathBuf,
-    file: Option<PathBuf>,
-    error_log: Option<PathBuf>,
-    global: Option<String>,
-}
-
 /// Where nginx of Debian looks.
 const FILE: &str = "/etc/nginx/nginx.conf";
+/// What names the service's configuration, as `CONF=FILE`, where the package is installed.
+const SERVICE: &str = "/etc/default/yorozu";
 
-/// The text of `-h`.
-pub(crate) const HELP: &str = "\
-Usage: yorozu [-?hvVtTq] [-s signal] [-p prefix] [-e filename] [-c filename] [-g directives]
+/// A web server that reads nginx.conf and answers PHP sites from its page cache
+///
+/// Without a command, starts the server. Options are those of nginx; a relative FILE counts from the prefix.
+#[derive(Debug, Parser)]
+#[command(
+    name = "yorozu", bin_name = "yorozu", version = VERSION, disable_version_flag = true, args_override_self = true,
+    subcommand_help_heading = "Commands", override_usage = "yorozu [-vVtTq] [-s SIGNAL] [-p DIR] [-e FILE] [-c FILE] [-g DIRECTIVES]\n       yorozu [-p DIR] [-c FILE] COMMAND",
+)]
+pub(crate) struct Options {
+    /// Show the version, then exit
+    #[arg(short = 'v')]
+    pub(crate) shows_version: bool,
+    /// Show the version and what of nginx is built in, then exit
+    #[arg(short = 'V')]
+    pub(crate) shows_build: bool,
+    /// Show the version in one line on standard output, then exit
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
+    /// Test the configuration, then exit
+    #[arg(short = 't')]
+    is_tested: bool,
+    /// Test the configuration, dump it, then exit
+    #[arg(short = 'T')]
+    pub(crate) is_dumped: bool,
+    /// With -T: print what each location reads of requests instead
+    #[arg(long = "reads")]
+    pub(crate) shows_reads: bool,
+    /// With -t or -T: test what is left without the directives of modules that are not here, and print that as one file
+    #[arg(long = "omit-unsupported")]
+    pub(crate) omits_unsupported: bool,
+    /// Suppress messages that are no errors during a test of the configuration
+    #[arg(short = 'q')]
+    pub(crate) is_quiet: bool,
+    /// Send a signal to the master process: stop, quit, reopen or reload
+    #[arg(short = 's', value_name = "SIGNAL", hide_possible_values = true, value_parser = ["stop", "quit", "reopen", "reload"])]
+    signal: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    /// Error log [default: /var/log/nginx/error.log; with -p logs/error.log]
+    #[arg(short = 'e', value_name = "FILE")]
+    error_log: Option<PathBuf>,
+    /// Directives besides those of the configuration file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    global: Option<String>,
+    /// Print a table of all directives, as Markdown
+    #[arg(long = "directives")]
+    pub(crate) shows_directives: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
 
-Options:
-  -?,-h         : this help
-  -v            : show version and exit
-  -V            : show version and configure options then exit
-  -t            : test configuration and exit
-  -T            : test configuration, dump it and exit
-  -T --reads    : the same, but print what each location reads of requests
-  -t --omit-unsupported : test what is left without the directives of modules that are not here
-  -T --omit-unsupported : the same, and print that as one file
-  -q            : suppress non-error messages during configuration testing
-  -s signal     : send signal to a master process: stop, quit, reopen, reload
-  -p prefix     : set prefix path (default: /usr/share/nginx/)
-  -e filename   : set error log file (default: /var/log/nginx/error.log; with -p logs/error.log)
-  -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
-  -g directives : set global directives out of configuration file
+/// Which configuration is meant.
+#[derive(Debug, Args)]
+struct Place {
+    /// Prefix of relative paths [default: /usr/share/nginx/]
+    #[arg(short = 'p', value_name = "DIR", id = "prefix of paths")]
+    prefix: Option<PathBuf>,
+    /// Configuration file [default: CONF in /etc/default/yorozu, else /etc/nginx/nginx.conf]
+    #[arg(short = 'c', value_name = "FILE", id = "configuration file")]
+    file: Option<PathBuf>,
+}
 
-  acme status   : certificates that issuers give: how each stands, and why: see yorozu acme -h
-  cache COMMAND : what is stored, and how a request would be answered: see yorozu cache -h
-  log           : requests as they come, with the reason for each that was no hit: see yorozu log -h
-  purge URL ... : removes stored pages: see yorozu purge -h
-  serve FOLDER  : a PHP application in one command: see yorozu serve -h
-  top           : what the server does, in this terminal: see yorozu top -h
-  warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
-";
+// No doc comment: it would be the help of each command.
+#[derive(Debug, Args)]
+pub(crate) struct Asked<T: Args> {
+    #[command(flatten)]
+    what: T,
+    /// Print JSON, for scripts
+    #[arg(long = "json", id = "is JSON")]
+    is_json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve the PHP application in a folder: PHP, page cache and HTTPS in one command
+    ///
+    /// Finds out which application it is, starts PHP for it as the folder's owner, and sizes both to the machine. Ctrl-C
+    /// ends all of it.
+    Serve(Box<Serve>),
+    /// Remove stored pages, with all their variants, from memory and disk
+    Purge(Asked<Purge>),
+    /// Make pages before visitors come for them
+    ///
+    /// Asks the running server for pages that are missing or stale, in each coding that it compresses them with.
+    Warm(Asked<Warm>),
+    /// Show how a request would be answered, and why, without asking the upstream
+    Explain(Asked<Explain>),
+    /// Show what is stored
+    #[command(subcommand)]
+    Cache(CacheCommand),
+    /// Follow requests as they come, with the reason for each miss
+    ///
+    /// Prints the time, what the cache did, why it was no hit, the status, how long it took and the request, with the
+    /// header that did it if one did, until Ctrl-C: at most 1000 requests a second. The reasons are those of $cache_detail
+    /// and Cache-Status.
+    Log(Asked<Log>),
+    /// Watch the running server in this terminal
+    ///
+    /// Shows each second: hit rates, why requests missed, the pages that cost most, upstreams, zones and purges. A reload
+    /// or an upgrade does not end it, q or Ctrl-C does. The figures begin with the first look where the configuration has
+    /// no metrics. With --json: the figures once, without a terminal.
+    Top(Asked<Top>),
+    /// Show certificates of ACME issuers
+    #[command(subcommand)]
+    Acme(AcmeCommand),
+    /// Print completions for a shell
+    Completions { shell: Shell },
+    /// Write the manual pages to a folder
+    #[command(hide = true)]
+    Man { folder: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Show how full each zone is
+    Stat(Asked<Stat>),
+    /// List stored pages
+    Ls(Asked<List>),
+    /// Show how a request would be answered, and why, without asking the upstream
+    Explain(Asked<Explain>),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AcmeCommand {
+    /// Show each certificate's state, expiry and last error
+    Status(Asked<Certificates>),
+}
+
+impl<T: Ask> Asked<T> {
+    fn run(&self, options: &Options) -> Result<(), String> {
+        let control = Control::of(&options.request_at(&self.place))?;
+        self.what.run(&control, self.is_json)
+    }
+}
+
+impl Command {
+    /// Does it.
+    ///
+    /// # Errors
+    /// What stands against it, as one line.
+    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
+        match self {
+            Self::Serve(serve) => serve.run(),
+            Self::Purge(asked) => asked.run(options),
+            Self::Warm(asked) => asked.run(options),
+            Self::Cache(CacheCommand::Stat(asked)) => asked.run(options),
+            Self::Cache(CacheCommand::Ls(asked)) => asked.run(options),
+            Self::Explain(asked) | Self::Cache(CacheCommand::Explain(asked)) => asked.run(options),
+            Self::Log(asked) => asked.run(options),
+            Self::Top(asked) => asked.run(options),
+            Self::Acme(AcmeCommand::Status(asked)) => asked.run(options),
+            Self::Completions { shell } => {
+                generate::completions(*shell);
+                Ok(())
+            }
+            Self::Man { folder } => generate::manual(folder),
+        }
+    }
+}
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (nginx.conf of nginx 1.31)");
 
 /// The text of `-v`.
 pub(crate) fn version() -> String {
@@ -110,126 +205,298 @@ pub(crate) fn build() -> String {
     )
 }
 
+/// The description that options, help, completions and manual pages are made of.
+pub(crate) fn description() -> clap::Command {
+    let help = Arg::new("help").short('h').visible_short_alias('?').long("help");
+    let help = help.action(ArgAction::Help).global(true).help("Print help; --help prints more");
+    let mut all = Options::command().disable_help_flag(true).arg(help);
+    for (path, examples) in generate::EXAMPLES {
+        let text = generate::examples(examples);
+        all = path.iter().rev().fold(
+            Box::new(|command: clap::Command| command.after_long_help(text))
+                as Box<dyn FnOnce(_) -> _>,
+            |inner, name| {
+                Box::new(move |command: clap::Command| command.mut_subcommand(*name, inner))
+            },
+        )(all);
+    }
+    all
+}
+
 impl Options {
-    /// Reads the process's arguments.
+    /// Reads arguments, the program's name the first.
     ///
     /// # Errors
-    /// An unknown option or a missing argument, in nginx's words.
-    pub(crate) fn parse() -> Result<Self, String> {
-        let mut options = Self {
-            action: Action::Serve,
-            notice: None,
-            is_quiet: false,
-            shows_reads: false,
-            omits_unsupported: false,
-            prefix: STANDARD_PREFIX.into(),
-            file: None,
-            error_log: None,
-            global: None,
-        };
-        let mut parser = lexopt::Parser::from_env();
-        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
-            options.apply(&argument.into_owned(), &mut parser)?;
+    /// Help or the version is wanted, or an option or a value is none.
+    pub(crate) fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let options = Self::from_arg_matches(&description().try_get_matches_from(args)?)?;
+        let refuse = |problem: String| clap::Error::raw(ErrorKind::ArgumentConflict, problem);
+        let own = [
+            ("-t", options.is_tested),
+            ("-T", options.is_dumped),
+            ("-s", options.signal.is_some()),
+        ];
+        if options.shows_reads && !options.is_dumped {
+            return Err(refuse("option \"--reads\" requires \"-T\"".to_owned()));
         }
-        if options.shows_reads && !matches!(options.action, Action::Test { is_dumped: true }) {
-            return Err("option \"--reads\" requires \"-T\"".to_owned());
+        if options.omits_unsupported && !options.is_test() {
+            let problem = "option \"--omit-unsupported\" requires \"-t\" or \"-T\"";
+            return Err(refuse(problem.to_owned()));
         }
-        if options.omits_unsupported && !matches!(options.action, Action::Test { .. }) {
-            return Err("option \"--omit-unsupported\" requires \"-t\" or \"-T\"".to_owned());
+        match (&options.command, own.iter().find(|own| own.1)) {
+            (Some(_), Some((name, _))) => Err(refuse(format!("\"{name}\" takes no command"))),
+            (Some(Command::Serve(_)), None) if options.place.file.is_some() => Err(refuse(
+                "\"serve\" writes its own configuration, and takes no \"-c\"".to_owned(),
+            )),
+            (Some(Command::Serve(serve)), None) => {
+                serve.fit_together().map(|()| options).map_err(refuse)
+            }
+            _ => Ok(options),
         }
-        Ok(options)
     }
 
-    fn apply(&mut self, argument: &OwnedArg, parser: &mut lexopt::Parser) -> Result<(), String> {
-        let mut value = |name: char, what: &str| {
-            parser.value().map_err(|_| format!("option \"-{name}\" requires {what}"))
-        };
-        match argument {
-            OwnedArg::Short('?' | 'h') => self.notice = Some(Notice::Help),
-            OwnedArg::Short('v') => self.notice = Some(Notice::Version),
-            OwnedArg::Short('V') => self.notice = Some(Notice::Build),
-            OwnedArg::Short('t') if !matches!(self.action, Action::Test { .. }) => {
-                self.action = Action::Test { is_dumped: false };
-            }
-            OwnedArg::Short('t') => {}
-            OwnedArg::Short('T') => self.action = Action::Test { is_dumped: true },
-            OwnedArg::Short('q') => self.is_quiet = true,
-            OwnedArg::Short('s') => {
-                let name = value('s', "parameter")?.to_string_lossy().into_owned();
-                let signal = match &*name {
-                    "stop" => Signal::SIGTERM,
-                    "quit" => Signal::SIGQUIT,
-                    "reopen" => Signal::SIGUSR1,
-                    "reload" => Signal::SIGHUP,
-                    _ => return Err(format!("invalid option: \"-s {name}\"")),
-                };
-                // As nginx: who tests a configuration sends nothing.
-                if !matches!(self.action, Action::Test { .. }) {
-                    self.action = Action::Signal(signal);
-                }
-            }
-            OwnedArg::Short('p') => self.prefix = value('p', "directory name")?.into(),
-            OwnedArg::Short('e') => self.error_log = Some(value('e', "file name")?.into()),
-            OwnedArg::Short('c') => self.file = Some(value('c', "file name")?.into()),
-            OwnedArg::Short('g') => {
-                self.global = Some(value('g', "parameter")?.to_string_lossy().into_owned());
-            }
-            OwnedArg::Other(text) if text == "acme" => {
-                self.action = Action::Acme(Command::parse_acme(parser)?);
-            }
-            OwnedArg::Other(text) if text == "cache" => {
-                self.action = Action::Cache(Command::parse(parser)?);
-            }
-            OwnedArg::Other(text) if text == "log" => {
-                self.action = Action::Log(Log::parse(parser)?);
-            }
-            OwnedArg::Other(text) if text == "purge" => {
-                self.action = Action::Purge(Command::parse_purge(parser)?);
-            }
-            OwnedArg::Other(text) if text == "serve" => {
-                self.action = Action::Application(serve::Serve::parse(parser)?);
-            }
-            OwnedArg::Other(text) if text == "top" => {
-                self.action = Action::Top(Top::parse(parser)?);
-            }
-            OwnedArg::Other(text) if text == "warm" => {
-                self.action = Action::Warm(Warm::parse(parser)?);
-            }
-            OwnedArg::Other(text) if text == "--reads" => self.shows_reads = true,
-            OwnedArg::Other(text) if text == "--omit-unsupported" => self.omits_unsupported = true,
-            OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
-            OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),
-            OwnedArg::Other(text) => return Err(format!("invalid option: \"{text}\"")),
-        }
-        Ok(())
+    /// Whether the configuration is only tested.
+    pub(crate) fn is_test(&self) -> bool {
+        self.is_tested || self.is_dumped
     }
 
-    /// What to load: relative names count from the prefix, as nginx's do.
+    /// What `-s` names. As nginx: who tests a configuration sends nothing.
+    pub(crate) fn signal(&self) -> Option<Signal> {
+        match self.signal.as_deref().filter(|_| !self.is_test())? {
+            "stop" => Some(Signal::SIGTERM),
+            "quit" => Some(Signal::SIGQUIT),
+            "reopen" => Some(Signal::SIGUSR1),
+            _ => Some(Signal::SIGHUP),
+        }
+    }
+
+    /// What to load.
     pub(crate) fn request(&self) -> Request {
+        self.request_at(&self.place)
+    }
+
+    /// The same, where a command says which configuration is meant. Relative names count from the prefix, as nginx's do.
+    fn request_at(&self, place: &Place) -> Request {
         let current = std::env::current_dir().unwrap_or_default();
-        let prefix = current.join(&self.prefix);
-        let file = self.file.as_ref().map_or_else(|| FILE.into(), |file| prefix.join(file));
+        let prefix = place.prefix.as_deref().or(self.place.prefix.as_deref());
+        let prefix = current.join(prefix.unwrap_or_else(|| Path::new(STANDARD_PREFIX)));
+        let file = place.file.as_ref().or(self.place.file.as_ref());
+        let usual = || of_service(SERVICE).unwrap_or_else(|| FILE.into());
+        let file = file.map_or_else(usual, |file| {
+            let (whole, beside) = (prefix.join(file), current.join(file));
+            if !whole.exists() && beside.exists() {
+                let (whole, beside) = (whole.display(), beside.display());
+                eprintln!("yorozu: [notice] \"-c\" counts from the prefix, as nginx's does: \"{whole}\" is looked for, not \"{beside}\"");
+            }
+            prefix.join(file)
+        });
         Request { prefix, file, global: self.global.clone(), error_log: self.error_log.clone() }
     }
 }
 
-/// An argument that borrows nothing from the parser.
-#[derive(Debug)]
-enum OwnedArg {
-    Short(char),
-    Other(String),
+/// The configuration that a file like /etc/default/yorozu names: its last `CONF=`, as systemd reads it.
+fn of_service(path: &str) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let named = text.lines().rev().find_map(|line| line.trim().strip_prefix("CONF="))?;
+    let named = named.trim().trim_matches(['"', '\'']);
+    Path::new(named).is_absolute().then(|| named.into())
 }
 
-trait IntoOwned {
-    fn into_owned(self) -> OwnedArg;
-}
-
-impl IntoOwned for lexopt::Arg<'_> {
-    fn into_owned(self) -> OwnedArg {
-        match self {
-            Short(name) => OwnedArg::Short(name),
-            Long(name) => OwnedArg::Other(format!("--{name}")),
-            Value(text) => OwnedArg::Other(text.to_string_lossy().into_owned()),
+/// What is wrong with a command line, in one line; nginx's words where it has some.
+pub(crate) fn said(problem: &clap::Error, args: &[OsString]) -> String {
+    let text = |kind| match problem.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(list)) => list.join(", "),
+        Some(ContextValue::StyledStr(text)) => text.to_string(),
+        Some(ContextValue::StyledStrs(list)) => {
+            list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         }
+        _ => String::new(),
+    };
+    let similar = |kind| match text(kind) {
+        text if text.is_empty() => text,
+        text => format!(", did you mean \"{text}\"?"),
+    };
+    let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    let name = argument.split([' ', '<', '.']).next().unwrap_or_default();
+    let command = command_of(args);
+    let said = match problem.kind() {
+        ErrorKind::UnknownArgument if argument.starts_with("--") => {
+            format!("invalid option: \"{argument}\"{}", similar(ContextKind::SuggestedArg))
+        }
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            format!("invalid option: \"{}\"", argument.trim_start_matches('-'))
+        }
+        ErrorKind::UnknownArgument => format!("unexpected \"{argument}\""),
+        ErrorKind::InvalidSubcommand => {
+            let (named, similar) =
+                (text(ContextKind::InvalidSubcommand), similar(ContextKind::SuggestedSubcommand));
+            format!("unknown command \"{named}\"{similar}")
+        }
+        ErrorKind::MissingRequiredArgument => format!("\"{command}\" needs {argument}"),
+        ErrorKind::InvalidValue if value.is_empty() => {
+            let what = match name {
+                "-p" => "directory name",
+                "-c" | "-e" => "file name",
+                "-s" | "-g" => "parameter",
+                _ => argument
+                    .split_once('<')
+                    .map_or("a value", |(_, rest)| rest.trim_end_matches('>')),
+            };
+            format!("option \"{name}\" requires {what}")
+        }
+        ErrorKind::InvalidValue if name == "-s" => {
+            format!("invalid option: \"-s {value}\", expected {}", text(ContextKind::ValidValue))
+        }
+        ErrorKind::InvalidValue => {
+            match (similar(ContextKind::SuggestedValue), text(ContextKind::ValidValue)) {
+                (similar, valid) if similar.is_empty() => {
+                    format!("invalid {name} \"{value}\", expected {valid}")
+                }
+                (similar, _) => format!("invalid {name} \"{value}\"{similar}"),
+            }
+        }
+        ErrorKind::ValueValidation => match problem.source() {
+            Some(why) if why.to_string().contains('"') => why.to_string(),
+            why => format!(
+                "invalid {name} \"{value}\": {}",
+                why.map(ToString::to_string).unwrap_or_default()
+            ),
+        },
+        _ => problem
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("error: ")
+            .to_owned(),
+    };
+    let space = if command.is_empty() { "" } else { " " };
+    let end = if said.ends_with('?') { "" } else { "." };
+    format!("{said}{end} See \"yorozu{space}{command} --help\"")
+}
+
+/// The names of the command that arguments are for.
+fn command_of(args: &[OsString]) -> String {
+    let mut names = Vec::new();
+    let mut at = &description();
+    for word in args.iter().skip(1).filter_map(|word| word.to_str()) {
+        if let Some(found) = at.find_subcommand(word) {
+            names.push(word);
+            at = found;
+        }
+    }
+    names.join(" ")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn read(words: &[&str]) -> Result<Options, String> {
+        let args: Vec<OsString> = ["yorozu"].iter().chain(words).map(OsString::from).collect();
+        Options::read(args.clone()).map_err(|problem| said(&problem, &args))
+    }
+
+    /// What is said of arguments that are refused.
+    pub(crate) fn refused(words: &[&str]) -> String {
+        read(words).expect_err("refused")
+    }
+
+    #[test]
+    fn the_description_is_sound() {
+        description().debug_assert();
+    }
+
+    #[test]
+    fn options_are_taken_before_and_after_a_command() {
+        for words in [
+            &["-c", "/x/a.conf", "purge", "http://h/"][..],
+            &["purge", "http://h/", "-c", "/x/a.conf"],
+        ] {
+            let options = read(words).expect("taken");
+            let Some(Command::Purge(asked)) = &options.command else { panic!("{options:?}") };
+            assert_eq!(options.request_at(&asked.place).file, Path::new("/x/a.conf"));
+        }
+        let request = read(&["-p", "/x", "-c", "a.conf"]).expect("taken").request();
+        assert_eq!((request.prefix, request.file), ("/x".into(), "/x/a.conf".into()));
+        let options = read(&["-tqc/x/a", "-sreload", "-t", "-c", "/x/b"]).expect("taken");
+        assert!(options.is_test() && options.is_quiet && options.signal().is_none());
+        assert_eq!(options.request().file, Path::new("/x/b"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line() {
+        for (words, said) in [
+            (&["-z"][..], "invalid option: \"z\". See \"yorozu --help\""),
+            (&["-c"], "option \"-c\" requires file name. See \"yorozu --help\""),
+            (
+                &["-s", "x"],
+                "invalid option: \"-s x\", expected stop, quit, reopen, reload. See \"yorozu --help\"",
+            ),
+            (&["--reads"], "option \"--reads\" requires \"-T\". See \"yorozu --help\""),
+            (&["prge"], "unknown command \"prge\", did you mean \"purge\"? See \"yorozu --help\""),
+            (
+                &["purge", "--sfot"],
+                "invalid option: \"--sfot\", did you mean \"--soft\"? See \"yorozu purge --help\"",
+            ),
+            (&["purge"], "\"purge\" needs <URL|--tag <NAME>|--all>. See \"yorozu purge --help\""),
+            (
+                &["purge", "h/a"],
+                "invalid URL \"h/a\", expected http://HOST/PATH or https://HOST/PATH. See \"yorozu purge --help\"",
+            ),
+            (
+                &["warm", "--jobs", "0", "http://h/"],
+                "invalid --jobs \"0\": 0 is not in 1..=256. See \"yorozu warm --help\"",
+            ),
+            (
+                &["log", "--reason", "set-cokie"],
+                "invalid --reason \"set-cokie\", did you mean \"set-cookie\"? See \"yorozu log --help\"",
+            ),
+            (
+                &["log", "--status", "7"],
+                "invalid \"status=7\", expected one like 404 or 5xx. See \"yorozu log --help\"",
+            ),
+            (
+                &["cache", "ls", "--limit"],
+                "option \"--limit\" requires N. See \"yorozu cache ls --help\"",
+            ),
+            (&["-t", "purge", "--all"], "\"-t\" takes no command. See \"yorozu purge --help\""),
+            (
+                &["-c", "x", "serve"],
+                "\"serve\" writes its own configuration, and takes no \"-c\". See \"yorozu serve --help\"",
+            ),
+        ] {
+            assert_eq!(refused(words), said, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn each_example_is_taken() {
+        for (_, examples) in generate::EXAMPLES {
+            for (command, _) in *examples {
+                let words: Vec<String> =
+                    command.split(' ').map(|word| word.trim_matches('\'').to_owned()).collect();
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let at = words.iter().position(|word| *word == "yorozu").expect("a command");
+                read(&words[at + 1..]).expect(command);
+            }
+        }
+    }
+
+    #[test]
+    fn the_service_names_its_configuration() {
+        let file = std::env::temp_dir().join(format!("yorozu-default-{}", std::process::id()));
+        for (text, named) in [
+            ("# CONF=/no\nCONF=/a\nCONF=\"/b c\"\n", Some("/b c")),
+            ("  CONF=/a  \n", Some("/a")),
+            ("CONF=\n", None),
+            ("OTHER=/a\n", None),
+        ] {
+            std::fs::write(&file, text).expect("written");
+            assert_eq!(of_service(&file.display().to_string()), named.map(PathBuf::from), "{text}");
+        }
+        std::fs::remove_file(&file).expect("removed");
+        assert_eq!(of_service(&file.display().to_string()), None);
     }
 }

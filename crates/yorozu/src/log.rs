@@ -1,113 +1,114 @@
 //! `yorozu log`: requests as they come, and the error log that is kept in memory.
 
-use crate::cache::{Command, escape, open, socket};
-use crate::command_line::Options;
-use lexopt::prelude::*;
+use crate::control::{Ask, Control, escape};
+use crate::output::show;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::Value;
-use std::io::{BufRead as _, Write as _};
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use yorozu_kernel::base::readable::{harmless, harmless_json};
 use yorozu_kernel::live::filter::Filter;
+use yorozu_kernel::live::reason::Reason;
 use yorozu_kernel::logging::clock;
-
-/// The text of `yorozu log -h`.
-pub(crate) const HELP: &str = "\
-Usage: yorozu [-p prefix] [-c filename] log [OPTION ...]
-
-Prints requests as they come, until Ctrl-C: the time, what the cache did, why it was no hit, the status, how long it took,
-and the request, with the header that did it if one did. At most 1000 a second are shown. The words for why are those of $cache_detail and Cache-Status.
-
-Options:
-  --miss        : only what the cache did not answer
-  --host NAME   : only this host
-  --uri TEXT    : only paths that contain this
-  --reason WORD : only this reason, such as set-cookie
-  --status CODE : only this status, such as 404 or 5xx
-  --slow MS     : only what took as many milliseconds
-  --args        : with arguments, which are left out otherwise
-  --json        : each as JSON
-  --error       : instead, what is kept of the error log in memory (error_log memory:SIZE), the oldest line first
-";
 
 /// How often a server that ended is looked for again, and for how long: a reload is no end.
 const AGAIN: Duration = Duration::from_millis(250);
 const TRIES: u32 = 20;
 
-/// What follows `log`.
-#[derive(Debug, Default, Eq, PartialEq)]
+/// Which requests are followed.
+#[derive(Debug, Args)]
 pub(crate) struct Log {
+    /// Only what the cache did not answer
+    #[arg(long)]
+    miss: bool,
+    /// Only this host
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Only paths that contain this
+    #[arg(long, value_name = "TEXT")]
+    uri: Option<String>,
+    /// Only this reason, such as set-cookie
+    #[arg(long, value_name = "REASON", hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(Reason::all().map(Reason::name)))]
+    reason: Option<String>,
+    /// Only this status, such as 404 or 5xx
+    #[arg(long, value_name = "CODE", value_parser = status)]
+    status: Option<String>,
+    /// Only requests that took at least this long, in milliseconds
+    #[arg(long, value_name = "MS")]
+    slow: Option<u64>,
+    /// Show arguments, which are left out otherwise
+    #[arg(long)]
+    args: bool,
+    /// Instead, print what is kept of the error log in memory (error_log memory:SIZE), the oldest line first
+    #[arg(long = "error")]
     is_error: bool,
-    is_json: bool,
-    query: String,
 }
 
-impl Log {
-    /// Reads what follows `log`; `None`: help is wanted.
-    ///
-    /// # Errors
-    /// What is wrong, and what was expected.
-    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
-        let mut log = Self::default();
-        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
-            match argument {
-                Short('h' | '?') | Long("help") => return Ok(None),
-                Long("error") => log.is_error = true,
-                Long("json") => log.is_json = true,
-                Long(name @ ("miss" | "args")) => log.query += &format!("&{name}=1"),
-                Long(name @ ("host" | "uri" | "reason" | "status" | "slow")) => {
-                    let name = name.to_owned();
-                    let value = parser.value().map_err(|problem| problem.to_string())?;
-                    log.query += &format!("&{name}={}", escape(&value.to_string_lossy()));
-                }
-                other => return Err(other.unexpected().to_string()),
-            }
-        }
-        Filter::of(log.query.as_bytes())?;
-        Ok(Some(log))
-    }
+/// A status, or a class of them.
+///
+/// # Errors
+/// It is neither.
+fn status(text: &str) -> Result<String, String> {
+    Filter::of(format!("status={}", escape(text)).as_bytes()).map(|_| text.to_owned())
+}
 
-    /// Prints until the server or the reader ends.
-    ///
-    /// # Errors
-    /// The server cannot be reached, or refuses.
-    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
+impl Ask for Log {
+    fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         if self.is_error {
-            let target = "/log/error".to_owned();
-            return Command { method: "GET", target, content: String::new() }.run(options);
+            show(&control.text("GET", "/log/error", "")?);
+            return Ok(());
         }
-        let path = socket(options)?;
-        let mut lines = self.open(&path)?;
+        let mut lines = self.open(control)?;
         loop {
             let mut line = String::new();
             match lines.read_line(&mut line) {
                 Ok(1..) => {
-                    let shown = if self.is_json { harmless_json(&line) } else { shown(&line) };
+                    let shown = if is_json { harmless_json(&line) } else { shown(&line) };
                     let mut out = std::io::stdout().lock();
                     if out.write_all(shown.as_bytes()).and_then(|()| out.flush()).is_err() {
                         return Ok(());
                     }
                 }
-                Ok(0) | Err(_) => lines = self.open_again(&path)?,
+                Ok(0) | Err(_) => lines = self.open_again(control)?,
             }
         }
     }
+}
 
-    fn open(
-        &self,
-        path: &Path,
-    ) -> Result<std::io::BufReader<std::os::unix::net::UnixStream>, String> {
-        open(path, &format!("/log/live?{}", self.query))
+impl Log {
+    fn target(&self) -> String {
+        let mut query = String::new();
+        for (name, is_set) in [("miss", self.miss), ("args", self.args)] {
+            query += &if is_set { format!("&{name}=1") } else { String::new() };
+        }
+        let slow = self.slow.map(|slow| slow.to_string());
+        let values = [
+            ("host", &self.host),
+            ("uri", &self.uri),
+            ("reason", &self.reason),
+            ("status", &self.status),
+            ("slow", &slow),
+        ];
+        for (name, value) in values {
+            if let Some(value) = value {
+                query += &format!("&{name}={}", escape(value));
+            }
+        }
+        format!("/log/live?{query}")
+    }
+
+    fn open(&self, control: &Control) -> Result<BufReader<UnixStream>, String> {
+        control.open(&self.target())
     }
 
     /// After a reload there is another configuration, after an upgrade another process.
-    fn open_again(
-        &self,
-        path: &Path,
-    ) -> Result<std::io::BufReader<std::os::unix::net::UnixStream>, String> {
+    fn open_again(&self, control: &Control) -> Result<BufReader<UnixStream>, String> {
         let mut tries = 0;
         loop {
-            match self.open(path) {
+            match self.open(control) {
                 Err(_) if tries < TRIES => {
                     tries += 1;
                     std::thread::sleep(AGAIN);
@@ -148,18 +149,6 @@ fn shown(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_become_a_query_and_wrong_ones_are_refused_at_once() {
-        let parse = |words: &[&str]| Log::parse(&mut lexopt::Parser::from_args(words));
-        assert_eq!(parse(&["-h"]), Ok(None));
-        let log = parse(&["--miss", "--uri", "/a&b", "--status", "5xx"]).unwrap().unwrap();
-        assert_eq!(log.query, "&miss=1&uri=%2Fa%26b&status=5xx");
-        assert!(parse(&["--error"]).unwrap().unwrap().is_error);
-        assert!(parse(&["--status", "7"]).unwrap_err().contains("expected one like 404 or 5xx"));
-        assert!(parse(&["--reason", "x"]).unwrap_err().contains("unknown reason"));
-        assert!(parse(&["--other"]).is_err());
-    }
 
     #[test]
     fn what_a_client_sends_does_not_reach_the_terminal_as_orders() {

@@ -1,15 +1,19 @@
-//! The command line, as nginx's: `-?hvVtTq`, `-s signal`, `-p prefix`, `-c file`, `-e file`, `-g
-//! directives`.
+//! The program: nginx's options start, test and signal the server; commands ask a running one.
 
 mod cache;
 mod command_line;
+mod control;
+mod generate;
 mod log;
+mod output;
+mod purge;
 mod serve;
 mod signals;
 mod top;
 mod warm;
 
-use command_line::{Action, Notice, Options};
+use clap::error::ErrorKind;
+use command_line::Options;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Write as _;
@@ -23,80 +27,72 @@ use yorozu_server::process::{self, daemon, handover, pid, sockets};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The exit status where the command line is wrong.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
-    let options = match Options::parse() {
+    let args: Vec<_> = std::env::args_os().collect();
+    // What `yorozu serve` starts, by way of this program.
+    if let [_, word, command @ ..] = &args[..]
+        && word == "child"
+    {
+        return ended("", serve::supervise::become_child(command));
+    }
+    let options = match Options::read(args.clone()) {
         Ok(options) => options,
-        Err(problem) => return fail(&problem),
+        Err(problem) => return refuse(&problem, &args),
     };
-    if let Some(notice) = options.notice {
-        match notice {
-            Notice::Help => print!("{}", command_line::HELP),
-            Notice::Version => eprintln!("{}", command_line::version()),
-            Notice::Build => eprint!("{}", command_line::build()),
+    if options.shows_version || options.shows_build {
+        match options.shows_build {
+            true => eprint!("{}", command_line::build()),
+            false => eprintln!("{}", command_line::version()),
         }
-        if !matches!(options.action, Action::Test { .. }) {
+        if !options.is_test() {
             return ExitCode::SUCCESS;
         }
     }
-    let result = match &options.action {
-        Action::Acme(None) => {
-            print!("{}", cache::ACME_HELP);
-            Ok(())
-        }
-        Action::Cache(None) => {
-            print!("{}", cache::HELP);
-            Ok(())
-        }
-        Action::Purge(None) => {
-            print!("{}", cache::PURGE_HELP);
-            Ok(())
-        }
-        Action::Warm(None) => {
-            print!("{}", warm::HELP);
-            Ok(())
-        }
-        Action::Log(None) => {
-            print!("{}", log::HELP);
-            Ok(())
-        }
-        Action::Application(None) => {
-            print!("{}", serve::HELP);
-            Ok(())
-        }
-        Action::Top(None) => {
-            print!("{}", top::HELP);
-            Ok(())
-        }
-        Action::Acme(Some(command)) | Action::Cache(Some(command)) => command.run(&options),
-        Action::Log(Some(log)) => log.run(&options),
-        Action::Application(Some(application)) => application.run(),
-        Action::Top(Some(top)) => top.run(&options),
-        Action::Purge(Some((command, warm))) => command
-            .run(&options)
-            .and_then(|()| warm.as_ref().map_or(Ok(()), |warm| warm.run(&options))),
-        Action::Warm(Some(warm)) => warm.run(&options),
-        Action::Directives => {
-            print!("{}", yorozu_server::config::manual::markdown());
-            Ok(())
-        }
-        Action::Test { is_dumped } => test(&options, *is_dumped),
-        Action::Signal(signal) => send(&options, *signal),
-        Action::Serve => serve(&options),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => fail(&problem),
+    if options.shows_directives {
+        output::show(&yorozu_server::config::manual::markdown());
+        return ExitCode::SUCCESS;
+    }
+    match (&options.command, options.signal()) {
+        (Some(command), _) => ended("", command.run(&options)),
+        (None, Some(signal)) => match read(&options.request(), &Kept::for_test()) {
+            Ok(loaded) => ended("[error] ", send(&loaded, signal)),
+            Err(problem) => ended("[emerg] ", Err(problem)),
+        },
+        (None, None) if options.is_test() => ended("[emerg] ", test(&options)),
+        (None, None) => ended("[emerg] ", serve(&options)),
     }
 }
 
-fn fail(problem: &str) -> ExitCode {
-    complain(problem);
-    ExitCode::FAILURE
+/// The exit status; what went wrong is said, with its level where nginx would log it.
+fn ended(level: &str, result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            complain(level, &problem);
+            ExitCode::FAILURE
+        }
+    }
 }
 
-fn complain(problem: &str) {
+/// Prints help or the version if that is why nothing else is done, else what is wrong with the command line.
+fn refuse(problem: &clap::Error, args: &[std::ffi::OsString]) -> ExitCode {
+    match problem.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = problem.print();
+            return ExitCode::SUCCESS;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => _ = problem.print(),
+        _ => eprintln!("yorozu: {}", command_line::said(problem, args)),
+    }
+    USAGE.into()
+}
+
+fn complain(level: &str, problem: &str) {
     if !problem.is_empty() {
-        eprintln!("yorozu: [emerg] {problem}");
+        eprintln!("yorozu: {level}{problem}");
     }
     if problem.starts_with("host not found in upstream") {
         eprintln!(
@@ -109,11 +105,11 @@ fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
     load(request, kept).map_err(|problem| problem.to_string())
 }
 
-fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
-    let request = options.request();
+fn test(options: &Options) -> Result<(), String> {
+    let (request, is_dumped) = (options.request(), options.is_dumped);
     let file = request.file.display();
     let failed = |problem: String| {
-        complain(&problem);
+        complain("[emerg] ", &problem);
         eprintln!("yorozu: configuration file {file} test failed");
         // All is said.
         String::new()
@@ -122,7 +118,7 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
         |Faults { mut errors, warnings }| {
             warnings.iter().for_each(|warning| eprintln!("yorozu: [warn] {warning}"));
             let last = errors.pop().map_or_else(String::new, |error| error.to_string());
-            errors.iter().for_each(|error| complain(&error.to_string()));
+            errors.iter().for_each(|error| complain("[emerg] ", &error.to_string()));
             failed(last)
         },
     )?;
@@ -163,8 +159,7 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn send(options: &Options, signal: Signal) -> Result<(), String> {
-    let loaded = read(&options.request(), &Kept::for_test())?;
+fn send(loaded: &Loaded, signal: Signal) -> Result<(), String> {
     let id = pid::read(&pid::path(&loaded.config))?;
     kill(Pid::from_raw(id), signal).map_err(|problem| {
         format!("kill({id}, {}) failed ({}: {})", signal as i32, problem as i32, problem.desc())

@@ -5,10 +5,9 @@
 
 mod screen;
 
-use crate::cache::{open, socket};
-use crate::command_line::Options;
+use crate::control::{Ask, Control};
 use crate::signals;
-use lexopt::prelude::*;
+use clap::Args;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,16 +16,7 @@ use screen::Screen;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// The text of `yorozu top -h`.
-pub(crate) const HELP: &str = "\
-Usage: yorozu [-p prefix] [-c filename] top
-
-Shows what the running server does, each second: hit ratios, why requests were no hits, the pages that cost most, upstreams,
-zones and purges; yorozu log shows requests. A reload or an upgrade does not end it, q or Ctrl-C does. The figures begin with the first look where the configuration has no metrics.
-";
 
 /// The stream of events, without requests: none has this status.
 const NO_REQUESTS: &str = "/console/events?status=999";
@@ -36,35 +26,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// `top` has no options.
-#[derive(Debug, Eq, PartialEq)]
+/// The figures of the running server.
+#[derive(Debug, Args)]
 pub(crate) struct Top;
 
-impl Top {
-    /// Reads what follows `top`; `None`: help is wanted.
-    ///
-    /// # Errors
-    /// An option that there is not.
-    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
-        match parser.next().map_err(|problem| problem.to_string())? {
-            None => Ok(Some(Self)),
-            Some(Short('h' | '?') | Long("help")) => Ok(None),
-            Some(other) => Err(other.unexpected().to_string()),
+impl Ask for Top {
+    fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
+        if is_json {
+            println!("{}", control.text("GET", "/console/figures", "")?.trim_end());
+            return Ok(());
         }
-    }
-
-    /// Shows until it is told to end, or the server ends for good.
-    ///
-    /// # Errors
-    /// There is no terminal, or no server.
-    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
         if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
-            return Err(
-                "\"top\" needs a terminal; GET /console/figures has the same as JSON".to_owned()
-            );
+            return Err("\"top\" needs a terminal; \"top --json\" has the same figures".to_owned());
         }
-        let path = socket(options)?;
-        let events = open(&path, NO_REQUESTS)?;
+        let events = control.open(NO_REQUESTS)?;
         let signals = signals::readable(&[
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -72,7 +47,7 @@ impl Top {
             Signal::SIGWINCH,
         ])?;
         let raw = Raw::begin().map_err(|problem| format!("tcsetattr() failed ({problem})"))?;
-        let ended = show(&path, events, &signals);
+        let ended = show(control, events, &signals);
         drop(raw);
         ended
     }
@@ -123,7 +98,11 @@ enum Next {
     Purges,
 }
 
-fn show(path: &Path, mut events: BufReader<UnixStream>, signals: &SignalFd) -> Result<(), String> {
+fn show(
+    control: &Control,
+    mut events: BufReader<UnixStream>,
+    signals: &SignalFd,
+) -> Result<(), String> {
     let mut screen = Screen::default();
     let mut next = Next::default();
     loop {
@@ -138,7 +117,7 @@ fn show(path: &Path, mut events: BufReader<UnixStream>, signals: &SignalFd) -> R
         let mut line = String::new();
         if !matches!(events.read_line(&mut line), Ok(1..)) {
             screen.is_lost = true;
-            match open_again(path, signals, &screen)? {
+            match open_again(control, signals, &screen)? {
                 Some(again) => events = again,
                 None => return Ok(()),
             }
@@ -206,14 +185,14 @@ fn wait(
 
 /// After a reload there is another configuration, after an upgrade another process. `None`: it is told to end meanwhile.
 fn open_again(
-    path: &Path,
+    control: &Control,
     signals: &SignalFd,
     screen: &Screen,
 ) -> Result<Option<BufReader<UnixStream>>, String> {
     write(screen.draw(size()).as_bytes());
     let until = Instant::now() + PATIENCE;
     loop {
-        match open(path, NO_REQUESTS) {
+        match control.open(NO_REQUESTS) {
             Err(problem) if Instant::now() >= until => return Err(problem),
             Err(_) => {}
             Ok(events) => return Ok(Some(events)),

@@ -1,34 +1,20 @@
 //! `yorozu warm`: has the running server make pages before visitors come for them.
 
-use crate::cache::{ask, field, socket};
-use crate::command_line::Options;
+use crate::control::{Ask, Control, field, url};
+use clap::Args;
 use flate2::read::GzDecoder;
-use lexopt::prelude::*;
 use quick_xml::events::Event;
+use serde_json::json;
 use std::collections::HashSet;
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_server::control;
 
-/// The text of `yorozu warm -h`.
-pub(crate) const HELP: &str = "\
-Usage: yorozu [-p prefix] [-c filename] warm [OPTION ...] SITEMAP|URL ...
-
-Asks the running server to make pages that are missing or stale, in each coding that it compresses them with. What
-ends with .xml or .xml.gz is a sitemap, or a list of sitemaps; - reads URLs from standard input, one per line.
-
-Options:
-  --jobs N      : pages made at once (default: 4)
-  --no-codings  : only without compression
-  -H FIELD      : a header of the requests, 'NAME: VALUE': what a proxy in front adds
-";
-
 /// Pages made at once where nothing else is said: few enough for PHP to have time for visitors.
-const JOBS: usize = 4;
-const JOBS_MAX: usize = 256;
+const JOBS: u16 = 4;
+const JOBS_MAX: i64 = 256;
 /// Sitemaps of sitemaps, and pages; sitemaps.org allows 50,000 of each in one file.
 const SITEMAPS_MAX: usize = 1000;
 const PAGES_MAX: usize = 1_000_000;
@@ -36,13 +22,28 @@ const PAGES_MAX: usize = 1_000_000;
 const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
 
 /// What is to be warmed, and how.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Debug, Args)]
 pub(crate) struct Warm {
+    /// Address of a page, of a sitemap (.xml, .xml.gz), or - for addresses from standard input, one per line
+    #[arg(value_name = "URL", required = true, value_parser = source)]
     urls: Vec<String>,
-    jobs: usize,
-    has_codings: bool,
-    /// Lines of further headers.
-    fields: String,
+    /// Pages to make at once
+    #[arg(long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
+    jobs: u16,
+    /// Only without compression
+    #[arg(long = "no-codings")]
+    has_no_codings: bool,
+    /// Header of the requests, such as one that a proxy in front adds; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
+    fields: Vec<String>,
+}
+
+/// A page, a sitemap, or `-`.
+///
+/// # Errors
+/// It is no URL.
+pub(crate) fn source(text: &str) -> Result<String, String> {
+    if text == "-" { Ok(text.to_owned()) } else { url(text) }
 }
 
 /// The outcome for a page.
@@ -64,84 +65,45 @@ struct Answer {
     content: Vec<u8>,
 }
 
-impl Warm {
-    /// Pages and sitemaps, in the usual way.
-    ///
-    /// # Errors
-    /// Something that is no URL.
-    pub(crate) fn of(urls: Vec<String>) -> Result<Self, String> {
-        for url in urls.iter().filter(|url| *url != "-") {
-            control::head(url, "GET", "")?;
-        }
-        Ok(Self { urls, jobs: JOBS, has_codings: true, fields: String::new() })
-    }
-
-    /// Reads what follows `warm`; `None`: help is wanted.
-    ///
-    /// # Errors
-    /// What is wrong, and what was expected.
-    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
-        let (mut urls, mut jobs, mut has_codings) = (Vec::new(), JOBS, true);
-        let mut fields = String::new();
-        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
-            match argument {
-                Short('h' | '?') | Long("help") => return Ok(None),
-                Long("no-codings") => has_codings = false,
-                Short('H') => fields += &field(parser)?,
-                Long("jobs") => {
-                    let text = parser.value().map_err(|p| p.to_string())?;
-                    let number = text.to_str().and_then(|text| text.parse().ok());
-                    jobs =
-                        number.filter(|jobs| (1..=JOBS_MAX).contains(jobs)).ok_or_else(|| {
-                            let text = text.to_string_lossy();
-                            format!("invalid number \"{text}\" of jobs, expected 1 to {JOBS_MAX}")
-                        })?;
-                }
-                Value(url) => urls.push(url.to_string_lossy().into_owned()),
-                other => return Err(other.unexpected().to_string()),
-            }
-        }
-        if urls.is_empty() {
-            return Err("\"warm\" needs a sitemap or a URL".to_owned());
-        }
-        Ok(Some(Self { jobs, has_codings, fields, ..Self::of(urls)? }))
-    }
-
+impl Ask for Warm {
     /// Asks for each page, and says how it went.
-    ///
-    /// # Errors
-    /// The server cannot be reached, a sitemap cannot be read, or a page failed.
-    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
-        let path = socket(options)?;
+    fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let begun = Instant::now();
-        let pages = self.pages(&path)?;
+        let pages = self.pages(control)?;
         let progress = Progress::new(pages.len());
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..self.jobs.min(pages.len()) {
+            for _ in 0..usize::from(self.jobs).min(pages.len()) {
                 scope.spawn(|| {
                     while let Some(url) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        progress.note(url, self.page(&path, url));
+                        progress.note(url, self.page(control, url));
                     }
                 });
             }
         });
-        progress.end(begun.elapsed())
+        progress.end(begun.elapsed(), is_json)
+    }
+}
+
+impl Warm {
+    /// Pages and sitemaps, in the usual way.
+    pub(crate) fn of(urls: Vec<String>) -> Self {
+        Self { urls, jobs: JOBS, has_no_codings: false, fields: Vec::new() }
     }
 
     /// Asks for one page, in each coding.
-    fn page(&self, path: &Path, url: &str) -> Result<Became, String> {
-        let first = self.request(path, url, None, false)?;
+    fn page(&self, control: &Control, url: &str) -> Result<Became, String> {
+        let first = self.request(control, url, None, false)?;
         if !(200..400).contains(&first.status) {
             return Err(format!("status {}", first.status));
         }
         let mut again = None;
-        for coding in ["gzip", "br", "zstd"].iter().filter(|_| self.has_codings) {
-            again = Some(self.request(path, url, Some(coding), false)?.cache);
+        for coding in ["gzip", "br", "zstd"].iter().filter(|_| !self.has_no_codings) {
+            again = Some(self.request(control, url, Some(coding), false)?.cache);
         }
         let again = match (again, first.cache.as_str()) {
             (Some(cache), _) => cache,
-            (None, "MISS") => self.request(path, url, None, false)?.cache,
+            (None, "MISS") => self.request(control, url, None, false)?.cache,
             (None, cache) => cache.to_owned(),
         };
         Ok(match (first.cache.as_str(), again.as_str()) {
@@ -152,7 +114,7 @@ impl Warm {
     }
 
     /// The pages that are meant, each once, in their order.
-    fn pages(&self, path: &Path) -> Result<Vec<String>, String> {
+    fn pages(&self, control: &Control) -> Result<Vec<String>, String> {
         let mut found = Found::default();
         for url in &self.urls {
             if url == "-" {
@@ -172,7 +134,8 @@ impl Warm {
         while let Some(url) = found.sitemaps.get(read).cloned() {
             read += 1;
             let host = found_host(&url);
-            let text = self.sitemap(path, &url).map_err(|problem| format!("{url}: {problem}"))?;
+            let text =
+                self.sitemap(control, &url).map_err(|problem| format!("{url}: {problem}"))?;
             for url in locations(&text).map_err(|problem| format!("{url}: {problem}"))? {
                 found.add(url, &host)?;
             }
@@ -184,8 +147,8 @@ impl Warm {
     }
 
     /// The text of a sitemap, unpacked.
-    fn sitemap(&self, path: &Path, url: &str) -> Result<String, String> {
-        let answer = self.request(path, url, None, true)?;
+    fn sitemap(&self, control: &Control, url: &str) -> Result<String, String> {
+        let answer = self.request(control, url, None, true)?;
         if answer.status != 200 {
             return Err(format!("status {}", answer.status));
         }
@@ -202,7 +165,7 @@ impl Warm {
 
     fn request(
         &self,
-        path: &Path,
+        control: &Control,
         url: &str,
         coding: Option<&str>,
         is_content_wanted: bool,
@@ -211,10 +174,10 @@ impl Warm {
         let head = control::head(
             url,
             "GET",
-            &format!("User-Agent: yorozu warm\r\n{coding}{}", self.fields),
+            &format!("User-Agent: yorozu warm\r\n{coding}{}", self.fields.concat()),
         )?;
         let target = if is_content_wanted { "/cache/warm?content=1" } else { "/cache/warm" };
-        let mut answer = ask(path, "POST", target, &head)?;
+        let mut answer = control.ask("POST", target, &head)?;
         let end = answer.iter().position(|byte| *byte == b'\n').unwrap_or(answer.len());
         let content = answer.split_off((end + 1).min(answer.len()));
         let line = String::from_utf8_lossy(&answer);
@@ -350,17 +313,22 @@ impl Progress {
         }
     }
 
-    fn end(self, took: Duration) -> Result<(), String> {
+    fn end(self, took: Duration, is_json: bool) -> Result<(), String> {
         let counts = self.counts.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.is_terminal {
             eprint!("\r\x1b[K");
         }
         let Counts { made, fresh, not_stored, failed } = counts;
-        println!(
-            "{} pages in {:.1} s: {made} made, {fresh} fresh, {not_stored} not stored, {failed} failed",
-            self.all,
-            took.as_secs_f64()
-        );
+        let (all, seconds) = (self.all, took.as_secs_f64());
+        match is_json {
+            true => println!(
+                "{}",
+                json!({ "pages": all, "seconds": seconds, "made": made, "fresh": fresh, "not_stored": not_stored, "failed": failed })
+            ),
+            false => println!(
+                "{all} pages in {seconds:.1} s: {made} made, {fresh} fresh, {not_stored} not stored, {failed} failed"
+            ),
+        }
         if failed > 0 { Err(format!("{failed} pages failed")) } else { Ok(()) }
     }
 }
@@ -390,16 +358,5 @@ mod tests {
             found.add(url.to_owned(), "h").unwrap();
         }
         assert_eq!((found.pages.len(), found.sitemaps.len(), found.foreign), (1, 2, 1));
-    }
-
-    #[test]
-    fn what_is_asked_for_is_checked() {
-        let parse = |words: &[&str]| Warm::parse(&mut lexopt::Parser::from_args(words));
-        assert_eq!(parse(&["-h"]), Ok(None));
-        assert!(parse(&[]).unwrap_err().contains("needs a sitemap"));
-        assert!(parse(&["--jobs", "0", "http://h/"]).unwrap_err().contains("expected 1 to 256"));
-        assert!(parse(&["h/"]).unwrap_err().contains("expected http://HOST/PATH"));
-        let warm = parse(&["--no-codings", "--jobs", "9", "http://h/"]).unwrap().unwrap();
-        assert_eq!((warm.jobs, warm.has_codings), (9, false));
     }
 }

@@ -207,12 +207,8 @@ fn about(exchange: &Exchange, rights: &Rights) -> Value {
 async fn explain(exchange: &mut Exchange) -> Result<Outcome, Problem> {
     let url = unescape(argument(&exchange.args, b"url").unwrap_or_default());
     let head = control::head(&String::from_utf8_lossy(&url), "GET", "")?;
-    let text = control::explain::of_head(&exchange.conf, head.as_bytes()).await?;
-    let rows = text.lines().map(|line| {
-        let (name, value) = line.split_at_checked(10).unwrap_or((line, ""));
-        json!([name.trim(), value.trim()])
-    });
-    Ok(as_json(200, &json!({ "rows": rows.collect::<Vec<_>>() })))
+    let rows = control::explain::of_head(&exchange.conf, head.as_bytes()).await?;
+    Ok(as_json(200, &json!({ "rows": rows.json() })))
 }
 
 async fn purge(exchange: &mut Exchange) -> Result<Outcome, Problem> {

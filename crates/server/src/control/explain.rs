@@ -4,7 +4,7 @@ use super::Problem;
 use super::list::show_key;
 use crate::handlers;
 use bytes::Bytes;
-use std::fmt::Write as _;
+use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,19 +27,31 @@ use yorozu_kernel::find_config;
 use yorozu_modules::phases::realip;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
-/// asked about.
+/// asked about. The answer is JSON: a list of pairs, of a name and what is said of it.
 pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> {
     let head = super::content(exchange).await?;
-    of_head(&exchange.conf, &head).await
+    let rows = of_head(&exchange.conf, &head).await?;
+    Ok(format!("{}\n", rows.json()))
+}
+
+/// What is said of a request, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Rows(Vec<(&'static str, String)>);
+
+impl Rows {
+    /// A list of pairs.
+    pub(crate) fn json(self) -> serde_json::Value {
+        self.0.into_iter().map(|(name, text)| json!([name, text])).collect()
+    }
 }
 
 /// What would become of a request with this head: `SCHEME PORT`, a line end, and the head.
 ///
 /// # Errors
 /// It cannot be asked.
-pub(crate) async fn of_head(conf: &Rc<WorkerConf>, head: &[u8]) -> Result<String, Problem> {
+pub(crate) async fn of_head(conf: &Rc<WorkerConf>, head: &[u8]) -> Result<Rows, Problem> {
     let mut asked = asked(conf, head)?;
-    let mut out = String::new();
+    let mut out = Rows::default();
     find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));
     asked.role = Role::Question { supposes_scripts: false };
@@ -68,8 +80,8 @@ pub(crate) async fn of_head(conf: &Rc<WorkerConf>, head: &[u8]) -> Result<String
     Ok(out)
 }
 
-fn row(out: &mut String, name: &str, value: &str) {
-    let _ = writeln!(out, "{name:<10} {}", harmless(value));
+fn row(out: &mut Rows, name: &'static str, value: &str) {
+    out.0.push((name, harmless(value)));
 }
 
 fn url(asked: &Exchange) -> String {
@@ -204,7 +216,7 @@ fn not_asked(asked: &Exchange, prefix: &str, why: &NotAsked) -> String {
     format!("fetched from upstream: {why}")
 }
 
-async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut String) {
+async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut Rows) {
     if conf.zone().is_none() {
         return row(out, "answer", &format!("fetched from upstream: no \"{prefix}_cache\" here"));
     }
@@ -299,7 +311,7 @@ fn of_missing(
     }
 }
 
-fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut String) {
+fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Rows) {
     let (head, now) = (&entry.head, asked.now_millis());
     row(out, "tier", if is_in_memory { "memory" } else { "disk" });
     let (age, made_in) = (head.age(now), head.made_in);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use yorozu_cache::{EntryHead, Key, VariantId, Zone};
 use yorozu_http::field::argument;
-use yorozu_kernel::base::readable::{harmless, size};
+use yorozu_kernel::base::readable::harmless;
 use yorozu_kernel::base::turn::unix_millis_of;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::Config;
@@ -15,35 +15,18 @@ use yorozu_kernel::exchange::conf::Config;
 /// Pages listed where no `limit` says.
 const LIMIT: usize = 1000;
 
-/// `ZONE memory ENTRIES BYTES of BYTES disk FILES BYTES of BYTES names BYTES of BYTES FOLDER`
+/// All zones' figures and folders, as JSON.
 pub(super) fn stat(config: &Config) -> String {
-    let mut out = String::new();
+    let all: Vec<_> = config.zones.values().map(Arc::clone).collect();
+    let mut found = figures(config, &all);
     for (name, zone) in &config.zones {
-        let (usage, options) = (zone.usage(), zone.options());
-        let _ = write!(
-            out,
-            "{name}: memory {} pages, {} of {}; disk {} pages of {}, {}",
-            usage.memory_entries,
-            size(usage.memory_bytes),
-            size(usage.memory_bound),
-            usage.disk_files,
-            options.disk.files_max,
-            size(usage.disk_bytes),
-        );
-        if let Some(max) = options.disk.max_size {
-            let _ = write!(out, " of {}", size(max));
-        }
-        let names = (size(usage.names_bytes), size(usage.names_bytes_max));
-        let _ = write!(out, "; names {} of {}", names.0, names.1);
-        if usage.unwritten > 0 {
-            let _ = write!(out, "; {} unwritten", usage.unwritten);
-        }
-        let _ = writeln!(out, "; {}", options.disk.path.display());
+        found["zones"][name]["disk"]["path"] =
+            zone.options().disk.path.display().to_string().into();
     }
-    out
+    format!("{found}\n")
 }
 
-/// What `stat` says of some zones, as JSON.
+/// The figures of some zones, as JSON.
 pub(super) fn figures(config: &Config, shown: &[Arc<Zone>]) -> Value {
     let is_shown = |zone: &Arc<Zone>| shown.iter().any(|shown| Arc::ptr_eq(shown, zone));
     let zones = config.zones.iter().filter(|(_, zone)| is_shown(zone)).map(|(name, zone)| {
@@ -62,7 +45,7 @@ pub(super) fn figures(config: &Config, shown: &[Arc<Zone>]) -> Value {
     json!({ "server": "yorozu", "zones": zones.collect::<Map<_, _>>() })
 }
 
-/// One line for each page: zone, state, seconds, status, bytes, key.
+/// A line of JSON for each page; one that has `limit` alone ends a list that is not whole.
 pub(super) async fn ls(exchange: &Exchange) -> Result<String, String> {
     let text = |name: &[u8]| {
         let value = argument(&exchange.args, name)?;
@@ -98,17 +81,19 @@ pub(super) async fn ls(exchange: &Exchange) -> Result<String, String> {
         }
     }
     if left == 0 {
-        let _ = writeln!(out, "... the first {limit} are shown; ask for more with a limit");
+        let _ = writeln!(out, "{}", json!({ "limit": limit }));
     }
     Ok(out)
 }
 
 fn line(out: &mut String, zone: &str, head: &EntryHead, now: i64) {
     let left = (head.fresh_until - now).div_euclid(1000);
-    let state =
-        if head.is_fresh(now) { format!("fresh {left}s") } else { format!("stale {}s", -left) };
-    let key = show_key(&head.key);
-    let _ = writeln!(out, "{zone}\t{state}\t{}\t{}\t{key}", head.status, head.body_bytes);
+    let state = if head.is_fresh(now) { "fresh" } else { "stale" };
+    let page = json!({
+        "zone": zone, "state": state, "seconds": left.abs(), "status": head.status,
+        "bytes": head.body_bytes, "key": show_key(&head.key),
+    });
+    let _ = writeln!(out, "{page}");
 }
 
 /// A key as a person reads it; that of another address of the page, and of a further variant, holds digests.

@@ -6,11 +6,11 @@
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `GET /acme/status` | a line for each certificate that an issuer gives |
-//! | `GET /cache/stat` | a line of figures for each zone |
-//! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
+//! | `GET /acme/status` | the certificates that issuers give, as JSON |
+//! | `GET /cache/stat` | the zones' figures, as JSON |
+//! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line of JSON for each stored page |
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
-//! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what the cache would do with the request |
+//! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what the cache would do with the request: a list of names and texts, as JSON |
 //! | `GET /console/events` | what the console's page is sent, as a stream of events |
 //! | `GET /console/figures` | its figures, as JSON |
 //! | `GET /log/error` | the lines of `error_log memory:`, the oldest first |
@@ -226,22 +226,18 @@ impl From<String> for Problem {
 /// Answers a request to the control socket, or for purges to a site.
 async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     let (content_type, made): (&'static [u8], _) = match (access, &exchange.uri[..]) {
-        (Access::Site(token), _) => {
-            (b"application/json", purge_api::for_site(exchange, token).await)
-        }
+        (Access::Site(token), _) => (JSON, purge_api::for_site(exchange, token).await),
         (Access::All, b"/log/error") => return error_log(&exchange.conf),
         (Access::All, b"/log/live") => return respond(events::log(exchange)),
         (Access::All, b"/console/events") => {
             return respond(events::events(exchange, Of::Control, false));
         }
-        (Access::All, b"/console/figures") => {
-            (b"application/json", Ok(figures::of(&exchange.conf).to_string()))
-        }
-        (Access::All, b"/acme/status") => (TEXT, Ok(yorozu_acme::status::text(&exchange.conf))),
-        (Access::All, b"/cache/stat") => (TEXT, Ok(list::stat(&exchange.conf))),
-        (Access::All, b"/cache/ls") => (TEXT, list::ls(exchange).await.map_err(Problem::from)),
-        (Access::All, b"/cache/explain") => (TEXT, explain::explain(exchange).await),
-        (Access::All, b"/cache/purge") => (TEXT, purge_api::run(exchange).await),
+        (Access::All, b"/console/figures") => (JSON, Ok(figures::of(&exchange.conf).to_string())),
+        (Access::All, b"/acme/status") => (JSON, Ok(yorozu_acme::status::json(&exchange.conf))),
+        (Access::All, b"/cache/stat") => (JSON, Ok(list::stat(&exchange.conf))),
+        (Access::All, b"/cache/ls") => (JSON, list::ls(exchange).await.map_err(Problem::from)),
+        (Access::All, b"/cache/explain") => (JSON, explain::explain(exchange).await),
+        (Access::All, b"/cache/purge") => (JSON, purge_api::run(exchange).await),
         (Access::All, b"/cache/warm") => {
             return match Box::pin(warm::warm(exchange)).await {
                 Ok(content) => answer(200, b"application/octet-stream", content),
@@ -280,6 +276,7 @@ fn error_log(config: &Config) -> Outcome {
 }
 
 const TEXT: &[u8] = b"text/plain";
+const JSON: &[u8] = b"application/json";
 
 /// What a request says.
 async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {

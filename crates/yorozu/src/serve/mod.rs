@@ -17,128 +17,100 @@ mod listen;
 mod php;
 mod plan;
 mod sizes;
-mod supervise;
+pub(crate) mod supervise;
 mod text;
 mod watch;
 
-use lexopt::prelude::*;
+use clap::{ArgGroup, Args};
 use plan::Plan;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The text of `yorozu serve -h`.
-pub(crate) const HELP: &str = "\
-Usage: yorozu serve [OPTION ...] [FOLDER]
-
-Serves the PHP application in a folder, the current one if none is named: it finds out which one it is, starts PHP for it as the
-folder's owner, and sizes both to the machine. Ctrl-C ends all of it.
-
-Options:
-  --port N          : port (default: 8080, the next free one if that is taken)
-  --domain NAME     : the site's name, for which a certificate is ordered: ports 80 and 443; may be repeated
-  --tls internal    : HTTPS by an authority of the site's own, on the port behind --port
-  --issuer URL      : who gives certificates (default: Let's Encrypt)
-  --contact EMAIL   : where the issuer may write to
-  --listen ADDRESS  : where to listen, as \"listen\" has it (default: this machine alone); may be repeated
-  --cache TIME      : keeps pages for visitors without a session that long; off: keeps none
-  --php WHERE       : a PHP-FPM to start (a program), or one that runs (a socket, an address)
-  --proxy ADDRESS   : a proxy in front, whose word on visitors' addresses and on HTTPS counts; may be repeated
-  --shared REDIS    : shares pages and purges with other machines that serve the site, such as redis://10.0.0.5:6379/0
-  --memory SIZE     : what the site may take, such as 512m (default: 75 % of what is there, less what others use)
-  --state DIR       : where pages, certificates and what was measured are kept
-  --watch           : for who writes the application: a change of its files, or of what --write wrote, counts at once
-  --json            : requests as JSON, for machines
-  --print           : prints the configuration and ends
-  --write DIR       : writes it to a folder and ends; from then on it is used as it stands there
-  --forget          : serves without what --write wrote, from now on
-  --explain-sizes   : prints each size with its reason and ends
-  --install         : writes a unit of systemd that serves the folder like this from now on, and ends
-";
 
 /// The least that a site is sized for, in MB.
 const MEMORY_MB_MIN: u64 = 64;
 
-/// What is to be done with the configuration.
-#[derive(Debug, Default, Eq, PartialEq)]
-enum Task {
-    #[default]
-    Serve,
-    Print,
-    Write(PathBuf),
-    ExplainSizes,
-    Install,
-    /// Another program, which ends with this one's parent.
-    Child(Vec<OsString>),
-}
-
 /// What is to be served, and how.
-#[derive(Debug, Default, Eq, PartialEq)]
+#[derive(Debug, Default, Eq, PartialEq, Args)]
+#[command(group = ArgGroup::new("task").args(["prints", "write", "explains_sizes", "installs"]))]
 pub(crate) struct Serve {
+    /// Folder of the application [default: the current one]
     folder: Option<PathBuf>,
+    /// Port to listen on [default: 8080, the next free one if that is taken]
+    #[arg(long, value_name = "N", value_parser = port)]
     port: Option<u16>,
-    listens: Vec<String>,
+    /// Name of the site, for which a certificate is ordered: ports 80 and 443; may be repeated
+    #[arg(long = "domain", value_name = "NAME", value_parser = domain)]
     domains: Vec<String>,
-    /// Whether HTTPS is by an authority of the site's own.
-    is_internal: bool,
+    /// HTTPS by an authority of the site's own, on the port after --port
+    #[arg(long, value_name = "internal", value_parser = ["internal"], hide_possible_values = true)]
+    tls: Option<String>,
+    /// Issuer of certificates [default: Let's Encrypt]
+    #[arg(long, value_name = "URL")]
     issuer: Option<String>,
+    /// Address that the issuer may write to
+    #[arg(long, value_name = "EMAIL")]
     contact: Option<String>,
+    /// Address to listen on, as "listen" has it [default: this machine only]; may be repeated
+    #[arg(long = "listen", value_name = "ADDRESS", value_parser = listen)]
+    listens: Vec<String>,
+    /// How long to keep pages for visitors without a session; off: not at all
+    #[arg(long, value_name = "TIME", value_parser = time)]
     cache: Option<String>,
+    /// PHP-FPM to start (a program), or one that runs (a socket, an address)
+    #[arg(long, value_name = "WHERE", value_parser = program)]
     php: Option<String>,
+    /// Proxy in front that is trusted about visitors' addresses and HTTPS; may be repeated
+    #[arg(long = "proxy", value_name = "ADDRESS", value_parser = proxy)]
     proxies: Vec<String>,
+    /// Redis by which pages and purges are shared with other machines that serve the site, such as redis://10.0.0.5:6379/0
+    #[arg(long, value_name = "REDIS", value_parser = shared)]
     shared: Option<String>,
+    /// Memory that the site may take, such as 512m [default: 75 % of what is there, less what others use]
+    #[arg(long = "memory", value_name = "SIZE", value_parser = memory)]
     memory_mb: Option<u64>,
+    /// Folder for pages, certificates and what was measured
+    #[arg(long, value_name = "DIR", value_parser = whole)]
     state: Option<PathBuf>,
-    is_json: bool,
+    /// For development: a change of the application's files, or of what --write wrote, counts at once
+    #[arg(long = "watch")]
     watches: bool,
+    /// Print requests as JSON
+    #[arg(long = "json")]
+    is_json: bool,
+    /// Print the configuration, then exit
+    #[arg(long = "print")]
+    prints: bool,
+    /// Write the configuration to a folder, then exit; from then on it is used as it stands there
+    #[arg(long, value_name = "DIR")]
+    write: Option<PathBuf>,
+    /// From now on, serve without what --write wrote
+    #[arg(long = "forget")]
     forgets: bool,
-    task: Task,
+    /// Print each size with its reason, then exit
+    #[arg(long = "explain-sizes")]
+    explains_sizes: bool,
+    /// Write a systemd unit that serves the folder like this from now on, then exit
+    #[arg(long = "install")]
+    installs: bool,
 }
 
 impl Serve {
-    /// Reads what follows `serve`; `None`: help is wanted.
-    ///
-    /// # Errors
-    /// An option that there is not, or a value that is none.
-    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
-        let mut serve = Self::default();
-        let failed = |problem: lexopt::Error| problem.to_string();
-        while let Some(argument) = parser.next().map_err(failed)? {
-            match argument {
-                Short('h' | '?') | Long("help") => return Ok(None),
-                Long("port") => serve.port = Some(port(&text(parser)?)?),
-                Long("listen") => serve.listens.push(listen(text(parser)?)?),
-                Long("domain") => serve.domains.push(domain(&text(parser)?)?),
-                Long("tls") => serve.is_internal = is_internal(&text(parser)?)?,
-                Long("issuer") => serve.issuer = Some(text(parser)?),
-                Long("contact") => serve.contact = Some(text(parser)?),
-                Long("cache") => serve.cache = Some(time(text(parser)?)?),
-                Long("php") => serve.php = Some(program(text(parser)?)),
-                Long("proxy") => serve.proxies.push(proxy(text(parser)?)?),
-                Long("shared") => serve.shared = Some(shared(text(parser)?)?),
-                Long("memory") => serve.memory_mb = Some(memory(&text(parser)?)?),
-                Long("state") => serve.state = Some(whole(&text(parser)?)?),
-                Long("json") => serve.is_json = true,
-                Long("watch") => serve.watches = true,
-                Long("forget") => serve.forgets = true,
-                Long("print") => serve.task = Task::Print,
-                Long("write") => serve.task = Task::Write(text(parser)?.into()),
-                Long("explain-sizes") => serve.task = Task::ExplainSizes,
-                Long("install") => serve.task = Task::Install,
-                Long("child") => {
-                    let rest = parser.raw_args().map_err(failed)?;
-                    serve.task = Task::Child(rest.collect());
-                }
-                Value(folder) if serve.folder.is_none() => serve.folder = Some(folder.into()),
-                other => return Err(other.unexpected().to_string()),
-            }
-        }
-        serve.fit_together()?;
-        Ok(Some(serve))
+    /// Whether the site has an authority of its own.
+    fn is_internal(&self) -> bool {
+        self.tls.is_some()
     }
 
-    fn fit_together(&self) -> Result<(), String> {
-        let is_issued = !self.domains.is_empty() && !self.is_internal;
+    /// Whether it is served now, and nothing else is asked for.
+    fn is_served(&self) -> bool {
+        !(self.prints || self.explains_sizes || self.installs || self.write.is_some())
+    }
+
+    /// What is wrong with options that were given together.
+    ///
+    /// # Errors
+    /// Two that exclude each other, or one that needs another.
+    pub(crate) fn fit_together(&self) -> Result<(), String> {
+        let is_issued = !self.domains.is_empty() && !self.is_internal();
         let needs = |what: &str| {
             format!("\"{what}\" needs \"--domain\", the name that a certificate is for")
         };
@@ -149,7 +121,7 @@ impl Serve {
             Self { port: Some(_), .. } if is_issued => {
                 Err("\"--domain\" takes the ports 80 and 443: \"--port\" is for a site without one".to_owned())
             }
-            Self { listens, .. } if !listens.is_empty() && (is_issued || self.is_internal) => {
+            Self { listens, .. } if !listens.is_empty() && (is_issued || self.is_internal()) => {
                 Err("\"--listen\" is for a site without HTTPS: write a configuration with \"--write\", and change that".to_owned())
             }
             Self { issuer: Some(_), .. } if !is_issued => Err(needs("--issuer")),
@@ -167,7 +139,7 @@ impl Serve {
         add("--port", self.port.map(|port| port.to_string()).as_slice());
         add("--listen", &self.listens);
         add("--domain", &self.domains);
-        add("--tls", self.is_internal.then(|| "internal".to_owned()).as_slice());
+        add("--tls", self.tls.as_slice());
         add("--issuer", self.issuer.as_slice());
         add("--contact", self.contact.as_slice());
         add("--cache", self.cache.as_slice());
@@ -194,30 +166,22 @@ impl Serve {
     /// # Errors
     /// What stands against it, as one line.
     pub(crate) fn run(&self) -> Result<(), String> {
-        if let Task::Child(command) = &self.task {
-            return supervise::become_child(command);
-        }
         let folder = self.folder.as_deref().unwrap_or_else(|| Path::new("."));
         let folder = readable(folder)?;
         let plan = Plan::of(self, folder)?;
-        match &self.task {
-            Task::Child(_) => unreachable!("done before"),
-            Task::Print => plan.print(),
-            Task::ExplainSizes => {
-                print!("{}", plan.explained_sizes());
-                Ok(())
-            }
-            Task::Install => plan.install(),
-            Task::Write(folder) => plan.write_for_good(folder),
-            Task::Serve => plan.serve(),
+        if self.prints {
+            return plan.print();
+        }
+        if self.explains_sizes {
+            print!("{}", plan.explained_sizes());
+            return Ok(());
+        }
+        match &self.write {
+            _ if self.installs => plan.install(),
+            Some(folder) => plan.write_for_good(folder),
+            None => plan.serve(),
         }
     }
-}
-
-/// The value of an option.
-fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
-    let value = parser.value().map_err(|problem| problem.to_string())?;
-    value.into_string().map_err(|value| format!("{} is no text", value.to_string_lossy()))
 }
 
 fn port(text: &str) -> Result<u16, String> {
@@ -225,11 +189,11 @@ fn port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| format!("--port \"{text}\": a number from 1 to 65535 was expected"))
 }
 
-fn listen(text: String) -> Result<String, String> {
+fn listen(text: &str) -> Result<String, String> {
     let is_address = !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:[]*_/-".contains(&byte));
     if is_address {
-        Ok(text)
+        Ok(text.to_owned())
     } else {
         Err(format!(
             "--listen \"{text}\": an address was expected, such as 80, 127.0.0.1:8080 or [::]:80"
@@ -252,38 +216,30 @@ fn domain(text: &str) -> Result<String, String> {
     }
 }
 
-fn is_internal(text: &str) -> Result<bool, String> {
-    if text == "internal" {
-        Ok(true)
-    } else {
-        Err(format!("--tls \"{text}\": \"internal\" was expected"))
-    }
-}
-
-fn time(text: String) -> Result<String, String> {
+fn time(text: &str) -> Result<String, String> {
     let is_time = text == "off"
         || yorozu_conf::value::time(text.as_bytes()).is_some_and(|time| !time.is_zero());
     if is_time {
-        Ok(text)
+        Ok(text.to_owned())
     } else {
         Err(format!("--cache \"{text}\": a time was expected, such as 30s or 10m, or off"))
     }
 }
 
-fn proxy(text: String) -> Result<String, String> {
-    let (address, bits) = text.split_once('/').unwrap_or((&text, "0"));
+fn proxy(text: &str) -> Result<String, String> {
+    let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
     match address.parse::<std::net::IpAddr>() {
-        Ok(_) if bits.parse::<u8>().is_ok_and(|bits| bits <= 128) => Ok(text),
+        Ok(_) if bits.parse::<u8>().is_ok_and(|bits| bits <= 128) => Ok(text.to_owned()),
         _ => Err(format!(
             "--proxy \"{text}\": an address was expected, such as 10.0.0.1 or 10.0.0.0/24"
         )),
     }
 }
 
-fn shared(text: String) -> Result<String, String> {
+fn shared(text: &str) -> Result<String, String> {
     let is_url = ["redis", "unix:"].iter().any(|scheme| text.starts_with(scheme));
     if is_url && !text.contains(['$', '\n', '\r']) {
-        Ok(text)
+        Ok(text.to_owned())
     } else {
         Err(format!(
             "--shared \"{text}\": a Redis was expected, such as redis://10.0.0.5:6379/0 or unix:/run/redis/redis.sock"
@@ -299,9 +255,10 @@ fn memory(text: &str) -> Result<u64, String> {
 }
 
 /// A program by its whole path, as a unit starts elsewhere; an address as it is.
-fn program(text: String) -> String {
-    let path = std::path::absolute(&text).ok().filter(|path| path.exists());
-    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or(text)
+#[expect(clippy::unnecessary_wraps, reason = "what clap calls may fail")]
+fn program(text: &str) -> Result<String, String> {
+    let path = std::path::absolute(text).ok().filter(|path| path.exists());
+    Ok(path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| text.to_owned()))
 }
 
 fn whole(path: &str) -> Result<PathBuf, String> {
@@ -328,26 +285,7 @@ fn readable(folder: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn parsed(args: &[&str]) -> Result<Option<Serve>, String> {
-        Serve::parse(&mut lexopt::Parser::from_args(args))
-    }
-
-    #[test]
-    fn options_are_read() {
-        let serve = parsed(&["/var/www/shop", "--port", "81", "--cache", "30s", "--json"])
-            .expect("taken")
-            .expect("no help");
-        assert_eq!(
-            (serve.folder, serve.port, serve.cache, serve.is_json),
-            (Some("/var/www/shop".into()), Some(81), Some("30s".to_owned()), true)
-        );
-        let child =
-            parsed(&["--child", "php-fpm", "--nodaemonize"]).expect("taken").expect("no help");
-        assert_eq!(child.task, Task::Child(vec!["php-fpm".into(), "--nodaemonize".into()]));
-        assert_eq!(parsed(&["-h"]), Ok(None));
-    }
+    use crate::command_line::tests::refused;
 
     #[test]
     fn what_is_no_value_is_refused_by_what_was_expected() {
@@ -365,7 +303,7 @@ mod tests {
             (&["one", "two"], "two"),
             (&["--nothing"], "--nothing"),
         ] {
-            let refused = parsed(args).expect_err("refused");
+            let refused = refused(&[&["serve"], args].concat());
             assert!(refused.contains(words), "{args:?}: {refused}");
         }
     }

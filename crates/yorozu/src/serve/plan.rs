@@ -10,7 +10,7 @@ use super::sizes::{self, Machine, Sizes};
 use super::supervise::{self, Ended, PHP, Process, SERVER, Supervisor};
 use super::text::{self, Site, Tls, Worker};
 use super::watch::Watch;
-use super::{Serve, Task, https, install};
+use super::{Serve, https, install};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::fs;
@@ -121,7 +121,7 @@ impl<'a> Plan<'a> {
     }
 
     fn tls(&self) -> Tls {
-        match (self.serve.is_internal, &self.serve.domains[..]) {
+        match (self.serve.is_internal(), &self.serve.domains[..]) {
             (true, _) => Tls::Own(self.state.join("tls")),
             (false, []) => Tls::None,
             (false, _) => Tls::Issued {
@@ -141,11 +141,7 @@ impl<'a> Plan<'a> {
             Tls::None if !self.serve.listens.is_empty() => {
                 Ok(Listens { plain: self.serve.listens.clone(), secure: Vec::new() })
             }
-            tls => Listens::of_machine(
-                self.serve.port,
-                tls != Tls::None,
-                self.serve.task == Task::Serve,
-            ),
+            tls => Listens::of_machine(self.serve.port, tls != Tls::None, self.serve.is_served()),
         }
     }
 

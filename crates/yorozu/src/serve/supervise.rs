@@ -42,7 +42,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// One that is not started yet. It ends with this process, however that ends: by way of `serve --child`.
+    /// One that is not started yet. It ends with this process, however that ends: by way of `yorozu child`.
     pub(super) fn new(
         name: &'static str,
         program: &Path,
@@ -51,7 +51,7 @@ impl Process {
         reload: Signal,
     ) -> Self {
         let own = std::env::current_exe().unwrap_or_else(|_| "yorozu".into());
-        let mut command = vec![own.into_os_string(), "serve".into(), "--child".into()];
+        let mut command = vec![own.into_os_string(), "child".into()];
         command.push(program.into());
         command.extend(args);
         let (started, pause) = (Instant::now(), PAUSE);
@@ -304,8 +304,8 @@ impl Drop for Supervisor {
 ///
 /// # Errors
 /// There is no such program.
-pub(super) fn become_child(command: &[OsString]) -> Result<(), String> {
-    let (program, args) = command.split_first().ok_or("option \"--child\" requires a program")?;
+pub(crate) fn become_child(command: &[OsString]) -> Result<(), String> {
+    let (program, args) = command.split_first().ok_or("\"child\" needs a program")?;
     let parent = std::os::unix::process::parent_id();
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     if std::os::unix::process::parent_id() != parent {

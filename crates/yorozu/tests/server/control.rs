@@ -152,7 +152,7 @@ fn the_shell_purges_as_much_as_a_command_line_takes() {
         let url = |number: usize| format!("http://a:{}/a-page-of-the-site/{number}", server.port);
         let output = Command::new(BINARY)
             .args(["-p".as_ref(), folder.path().as_os_str(), "-c".as_ref(), "nginx.conf".as_ref()])
-            .arg("purge")
+            .args(["purge", "--json"])
             .args((1..count).map(url))
             .arg(format!("http://a:{}/old", server.port))
             .output()

@@ -128,12 +128,12 @@ function show(figures) {
   const answers = span.answers, able = storable(span);
   const hits = HITS.reduce((all, status) => all + (answers[status] || 0), 0);
   $('ratio-all').textContent = percent(hits, span.requests);
-  $('ratio-all-note').textContent = `${whole.format(hits)} of ${whole.format(span.requests)}, files and passes included`;
+  $('ratio-all-note').textContent = `${whole.format(hits)} of ${whole.format(span.requests)}, including files and bypassed requests`;
   $('ratio-able').textContent = percent(hits, able);
-  $('ratio-able-note').textContent = `${whole.format(hits)} of ${whole.format(able)}, without passes and what must not be stored`;
+  $('ratio-able-note').textContent = `${whole.format(hits)} of ${whole.format(able)}, excluding bypassed requests and responses that may not be stored`;
   $('saved').textContent = duration(span.saved);
   const lately = within(SMOOTH);
-  $('saved-note').textContent = lately.seconds > 0 ? `now ${(lately.saved / 1000 / lately.seconds).toFixed(1)} s each second` : '';
+  $('saved-note').textContent = lately.seconds > 0 ? `now ${(lately.saved / 1000 / lately.seconds).toFixed(1)} s per second` : '';
   $('rate').textContent = lately.seconds > 0 ? (lately.requests / lately.seconds).toFixed(1) : '–';
   $('connections').textContent = `${whole.format(figures.connections.active)} connections, ${whole.format(figures.connections.waiting)} idle`;
   showReasons(span.reasons);
@@ -148,7 +148,7 @@ function showReasons(counts) {
   const found = Object.entries(counts).filter(([, count]) => count > 0).sort((a, b) => b[1] - a[1]);
   const bar = $('bar'), list = $('reasons');
   const parts = found.map(([id, count]) => `${reason(id).title}: ${percent(count, all)}`);
-  bar.setAttribute('aria-label', parts.length ? parts.join(', ') : 'No request was without a hit');
+  bar.setAttribute('aria-label', parts.length ? parts.join(', ') : 'Every request was a hit');
   // The rows stay while their reasons do, so that a key press or a reader's place is not lost each second.
   const names = found.map(([id]) => id).join();
   if (list.dataset.names !== names) {
@@ -158,7 +158,7 @@ function showReasons(counts) {
     list.replaceChildren(...found.map(([id], at) => {
       const row = made('li'), button = made('button', reason(id).title);
       button.type = 'button';
-      button.title = 'Show such requests below';
+      button.title = 'Show these requests below';
       button.dataset.reason = id;
       button.addEventListener('click', () => choose(reason(id).name));
       row.append(made('i', undefined, `c${at % COLOURS}`), button, made('span', '', 'count'), made('p', reason(id).advice));
@@ -274,7 +274,7 @@ function makeCharts() {
   for (const id of ['requests-chart', 'times-chart']) $(id).replaceChildren();
   charts = {
     requests: chart($('requests-chart'), '', [
-      { label: 'all', colour: '--text', dash: [6, 4] }, { label: 'hits', colour: '--good' }, { label: 'no hits', colour: '--r1' }]),
+      { label: 'all', colour: '--text', dash: [6, 4] }, { label: 'hits', colour: '--good' }, { label: 'misses', colour: '--r1' }]),
     times: chart($('times-chart'), ' ms', [
       { label: 'p50', colour: '--good' }, { label: 'p95', colour: '--r3' }, { label: 'p99', colour: '--r1' }]),
   };
@@ -300,13 +300,13 @@ function draw() {
   const last = list => list.length ? list[list.length - 1] : null;
   const text = value => value === null ? 'none' : `${millis(value)} ms`;
   $('requests-chart').setAttribute('aria-label', `Requests per second: now ${(last(all) || 0).toFixed(1)}, hits ${(last(hits) || 0).toFixed(1)}`);
-  $('times-chart').setAttribute('aria-label', `Half of the requests take ${text(last(p50))} or less, 95 of 100 ${text(last(p95))}, 99 of 100 ${text(last(p99))}`);
+  $('times-chart').setAttribute('aria-label', `Response time: median ${text(last(p50))}, 95th percentile ${text(last(p95))}, 99th ${text(last(p99))}`);
 }
 
 /* ---- the log ---- */
 
 function showRequests({ lines, left_out: leftOut }) {
-  if (leftOut) $('log-note').textContent = `${whole.format(leftOut)} more were not shown just now.`;
+  if (leftOut) $('log-note').textContent = `${whole.format(leftOut)} more requests were left out just now.`;
   if (paused) return;
   const body = $('log').tBodies[0];
   const made = lines.map(line => {
@@ -328,7 +328,7 @@ function showPurges(purges) {
   list.dataset.some = 'yes';
   list.prepend(...purges.reverse().map(purge => {
     const what = purge.kind === 'all' ? 'everything' : `${purge.kind} ${purge.what}`;
-    return made('li', `${clock(purge.at)}  ${what}: ${whole.format(purge.pages)} ${purge.pages === 1 ? 'page' : 'pages'}${purge.soft ? ', served once more' : ''}`);
+    return made('li', `${clock(purge.at)}  ${what}: ${whole.format(purge.pages)} ${purge.pages === 1 ? 'page' : 'pages'}${purge.soft ? ', served stale while refreshed' : ''}`);
   }));
   while (list.children.length > PURGES) list.lastElementChild.remove();
 }
@@ -345,7 +345,7 @@ function applyFilter() {
     reason: $('f-reason').value, status: $('f-status').value.trim(), slow: $('f-slow').value.trim(),
   };
   $('log').tBodies[0].replaceChildren();
-  $('log-note').textContent = 'Of more than 50 requests a second a sample is shown, without arguments and cookies.';
+  $('log-note').textContent = 'Above 50 requests per second, this is a sample. Arguments and cookies are not shown.';
   listen();
 }
 
@@ -361,7 +361,7 @@ function listen() {
   stream.addEventListener('purges', event => showPurges(JSON.parse(event.data)));
   stream.addEventListener('error', () => {
     const isOver = stream.readyState === EventSource.CLOSED;
-    state(isOver ? 'not connected; as many as may could be watching already' : 'connecting again …', 'lost');
+    state(isOver ? 'disconnected; the viewer limit (16) may be reached' : 'reconnecting …', 'lost');
     // A refusal ends the stream for good: the server may just be starting.
     if (isOver) setTimeout(begin, 5000);
   });
@@ -394,7 +394,7 @@ function listenToForms() {
   const withUrl = work => () => { if ($('ask').reportValidity()) work(); };
   $('purge').addEventListener('click', withUrl(() => order('purge', async url => {
     const { purged } = await ask('POST', 'purge', JSON.stringify({ urls: [url] }));
-    return `purged: ${whole.format(purged)} stored`;
+    return `${whole.format(purged)} ${purged === 1 ? 'page' : 'pages'} purged`;
   })));
   $('warm').addEventListener('click', withUrl(() => order('warm', async url => {
     const { status, cache } = await ask('POST', 'warm', url);
@@ -404,7 +404,7 @@ function listenToForms() {
   $('pause').addEventListener('click', () => {
     paused = !paused;
     $('pause').setAttribute('aria-pressed', paused);
-    $('pause').textContent = paused ? 'Go on' : 'Pause';
+    $('pause').textContent = paused ? 'Resume' : 'Pause';
   });
   $('span').addEventListener('change', () => latest && show(latest));
   $('login').addEventListener('submit', event => { event.preventDefault(); login($('token').value); });

@@ -495,7 +495,7 @@ def test_top_shows_resizes_and_leaves_the_terminal_as_it_was():
         try:
             for key in ['q', 'C-c']:
                 tmux('send-keys', '-t', 'top', f'echo before; stty -a | grep -o .icanon; {top}; echo after $?; stty -a | grep -o .icanon', 'Enter')
-                until('the figures', lambda: 'WHY REQUESTS WERE NO HITS' in screen())
+                until('the figures', lambda: 'WHY REQUESTS MISSED THE CACHE' in screen())
                 for path in ['/a', '/a', '/plain/dear?wait=0.1']:
                     ask(server, path, host='site.example')
                 until('what is dear', lambda: 'site.example/plain/dear' in screen() and 'No cache here' in screen())

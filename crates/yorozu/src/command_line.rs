@@ -124,7 +124,7 @@ pub(crate) enum Command {
     Log(Asked<Log>),
     /// Watch the running server in this terminal
     ///
-    /// Shows each second: hit rates, why requests missed, the pages that cost most, upstreams, zones and purges. A reload
+    /// Shows each second: hit rates, why requests missed, the most expensive pages, upstreams, zones and purges. A reload
     /// or an upgrade does not end it, q or Ctrl-C does. The figures begin with the first look where the configuration has
     /// no metrics. With --json: the figures once, without a terminal.
     Top(Asked<Top>),

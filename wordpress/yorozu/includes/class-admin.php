@@ -65,7 +65,7 @@ final class Admin {
 
 	/** A script that asks before all pages go. */
 	public static function question(): string {
-		$text = __( 'Purge all stored pages of this site? Each is made again when it is visited next, which takes longer.', 'yorozu' );
+		$text = __( 'Purge all stored pages of this site? The next visit to each page will be slower, because WordPress generates it again.', 'yorozu' );
 		return 'return confirm(' . wp_json_encode( $text ) . ')';
 	}
 
@@ -140,7 +140,7 @@ final class Admin {
 		return is_numeric( $purged )
 			/* translators: %d: number of stored pages */
 			? sprintf( _n( 'Page cache: %d stored page purged.', 'Page cache: %d stored pages purged.', (int) $purged, 'yorozu' ), (int) $purged )
-			: __( 'Page cache: nothing could be purged; the log in the settings says why.', 'yorozu' );
+			: __( 'Page cache: nothing could be purged. The list of purges in the settings says why.', 'yorozu' );
 	}
 
 	public static function notice(): void {

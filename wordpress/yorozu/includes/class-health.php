@@ -72,17 +72,17 @@ final class Health {
 		$first  = $ask();
 		$answer = is_wp_error( $first ) ? $first : $ask();
 		if ( is_wp_error( $answer ) ) {
-			return array( 'recommended', __( 'Whether the page cache works could not be found out', 'yorozu' ), $answer->get_error_message() );
+			return array( 'recommended', __( 'Could not check the page cache', 'yorozu' ), $answer->get_error_message() );
 		}
 		$code = (int) wp_remote_retrieve_response_code( $answer );
 		if ( 200 !== $code ) {
 			/* translators: %d: HTTP status, such as 404 */
-			return array( 'recommended', __( 'The front page does not answer as a page', 'yorozu' ), sprintf( __( 'Asked for without cookies, it answers with status %d. That says nothing about the page cache.', 'yorozu' ), $code ) );
+			return array( 'recommended', __( 'The front page returned an error', 'yorozu' ), sprintf( __( 'Requested without cookies, it returns status %d. This says nothing about the page cache.', 'yorozu' ), $code ) );
 		}
 		if ( self::is_hit( $answer ) ) {
-			return self::cookies( $url ) ?? array( 'good', __( 'The page cache works', 'yorozu' ), __( 'The front page came from the cache when it was asked for a second time.', 'yorozu' ) );
+			return self::cookies( $url ) ?? array( 'good', __( 'The page cache works', 'yorozu' ), __( 'The front page came from the cache when it was requested a second time.', 'yorozu' ) );
 		}
-		return array( 'critical', __( 'The page cache does not answer', 'yorozu' ), __( 'The front page was asked for twice, and WordPress had to make it both times.', 'yorozu' ) . ' ' . self::why() );
+		return array( 'critical', __( 'The page cache does not work', 'yorozu' ), __( 'The front page was requested twice, and WordPress had to generate it both times.', 'yorozu' ) . ' ' . self::why() );
 	}
 
 	/** @param array|\WP_Error $answer */
@@ -91,13 +91,13 @@ final class Health {
 		return '' === $cache ? '' !== (string) wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );
 	}
 
-	/** @return string[]|null Status, title, text: of a cookie of the site's own, whose visitors get pages that were made for others. */
+	/** @return string[]|null Status, title, text: of a cookie of the site's own, whose visitors get pages generated for others. */
 	private static function cookies( string $url ): ?array {
 		foreach ( array_slice( Cookies::names(), 0, self::COOKIES_MAX ) as $name ) {
 			$answer = wp_remote_get( $url, array( 'timeout' => self::SECONDS, 'headers' => array( 'Cookie' => "$name=1" ), 'sslverify' => false ) );
 			if ( self::is_hit( $answer ) ) {
 				/* translators: %s: name of a cookie */
-				$label = sprintf( __( 'Visitors with the cookie "%s" get pages that were made for others', 'yorozu' ), $name );
+				$label = sprintf( __( 'Visitors with the cookie "%s" get pages generated for others', 'yorozu' ), $name );
 				/* translators: %s: a line of the web server's configuration */
 				$text = sprintf( __( 'The site sets this cookie, so that pages may differ by it, and the web server does not know it. Add this line to visitor.conf: %s If no page differs by it, say so with the filter yorozu_is_cookie_harmless.', 'yorozu' ), '"~(^|;)\s*' . preg_quote( $name, '~' ) . '=" 1;' );
 				return array( 'critical', $label, $text );
@@ -160,7 +160,7 @@ final class Health {
 		}
 		if ( ! Client::is_configured() ) {
 			return Client::is_behind_server()
-				? array( 'recommended', __( 'The page cache is only purged by PHP\'s own answers', 'yorozu' ), __( 'Connect to the web server under Settings, Page cache, so that changes by WP-CLI and cron reach stored pages, too.', 'yorozu' ) )
+				? array( 'recommended', __( 'The page cache is only purged by PHP\'s own responses', 'yorozu' ), __( 'Connect to the web server under Settings, Page cache, so that changes by WP-CLI and cron reach stored pages, too.', 'yorozu' ) )
 				: self::elsewhere();
 		}
 		try {
@@ -175,9 +175,9 @@ final class Health {
 	}
 
 	public static function about_other_cache(): string {
-		$text = __( 'Another plugin has put a page cache into wp-content/advanced-cache.php. yorozu stores pages already: as long as both are there, every change purges all pages.', 'yorozu' );
+		$text = __( 'Another plugin has put a page cache into wp-content/advanced-cache.php. yorozu already stores pages: while both are active, every change purges all pages.', 'yorozu' );
 		return Other_Cache::is_known()
 			? $text . ' ' . __( 'Deactivate the other page cache.', 'yorozu' )
-			: $text . ' ' . __( 'How to clear that cache is not known here, so visitors may see old pages. Deactivate it.', 'yorozu' );
+			: $text . ' ' . __( 'This plugin does not know how to clear that cache, so visitors may see old pages. Deactivate it.', 'yorozu' );
 	}
 }

@@ -61,51 +61,51 @@ final class Reasons {
 			/* translators: 1: number of stored pages, 2: milliseconds */
 			return sprintf( _n( '%1$s page purged in %2$s ms', '%1$s pages purged in %2$s ms', (int) $found[1], 'yorozu' ), number_format_i18n( (int) $found[1] ), number_format_i18n( (float) $found[2], 1 ) );
 		}
-		return 'sent with the answer' === $result ? __( 'sent with the answer', 'yorozu' ) : $result;
+		return 'sent with the answer' === $result ? __( 'sent with the response', 'yorozu' ) : $result;
 	}
 
 	/** What lay in the request, or in what was stored. */
 	private static function of_requests(): array {
 		return array(
-			'uri-miss'      => array( __( 'The first visit', 'yorozu' ), __( 'Nothing to do: the page was not stored, or was purged after a change. The next visitor gets the stored page.', 'yorozu' ) ),
+			'uri-miss'      => array( __( 'The first visit', 'yorozu' ), __( 'Nothing to do: the page was not stored yet, or was purged after a change. The next visitor gets the stored page.', 'yorozu' ) ),
 			'vary-miss'     => array( __( 'The first visit of its kind', 'yorozu' ), __( 'The page is stored once for each kind of visitor (Vary). If there are many kinds, ask the developer of the theme or plugin what they are for.', 'yorozu' ) ),
-			'stale'         => array( __( 'The stored page was too old', 'yorozu' ), __( 'It was made again. If it happens often to a page that seldom changes, let the server keep pages longer.', 'yorozu' ) ),
-			'bypass'        => array( __( 'A visitor of your own', 'yorozu' ), __( 'Visitors who are logged in or have left a comment get pages of their own, shoppers those that show something of a cart. Nothing to do.', 'yorozu' ) ),
-			'method'        => array( __( 'A form was sent', 'yorozu' ), __( 'What is sent to the site is never stored. Nothing to do.', 'yorozu' ) ),
+			'stale'         => array( __( 'The stored page had expired', 'yorozu' ), __( 'It was generated again. If this happens often to a page that seldom changes, let the server keep pages longer.', 'yorozu' ) ),
+			'bypass'        => array( __( 'Logged in, or has a cart', 'yorozu' ), __( 'Visitors who are logged in or have left a comment, and shoppers with a cart, get their own pages. Nothing to do.', 'yorozu' ) ),
+			'method'        => array( __( 'A form was sent', 'yorozu' ), __( 'Responses to forms are never stored. Nothing to do.', 'yorozu' ) ),
 			'uncached'      => array( __( 'Never stored here', 'yorozu' ), __( 'The server stores no pages at this address, such as wp-admin. Nothing to do.', 'yorozu' ) ),
-			'authorization' => array( __( 'Asked for with a password', 'yorozu' ), __( 'Answers to a name and password are not stored. Nothing to do.', 'yorozu' ) ),
+			'authorization' => array( __( 'Requested with a password', 'yorozu' ), __( 'Pages requested with a name and password are not stored. Nothing to do.', 'yorozu' ) ),
 			'body'          => array( __( 'An unusual request', 'yorozu' ), __( 'A program, not a browser. Nothing to do.', 'yorozu' ) ),
-			'head'          => array( __( 'Only the head was asked for', 'yorozu' ), __( 'A program that looks whether the page is there. Nothing to do.', 'yorozu' ) ),
-			'partial-miss'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
-			'partial'       => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
-			'range-offset'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
+			'head'          => array( __( 'Only the headers were requested', 'yorozu' ), __( 'A program that checks whether the page exists. Nothing to do.', 'yorozu' ) ),
+			'partial-miss'  => array( __( 'Only a part was requested', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
+			'partial'       => array( __( 'Only a part was requested', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
+			'range-offset'  => array( __( 'Only a part was requested', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'min-uses'      => array( __( 'Not visited often enough', 'yorozu' ), __( 'The server stores a page after some visits (min_uses). Nothing to do.', 'yorozu' ) ),
-			'unknown-header' => array( __( 'A header that the server does not know', 'yorozu' ), __( 'The page was made without it, and the next visitor gets that. If a proxy in front of the server adds it to all requests, name it in cache_ignore_headers.', 'yorozu' ) ),
+			'unknown-header' => array( __( 'An unknown header', 'yorozu' ), __( 'The page was generated without it, and the next visitor gets that one. If a proxy in front of the server adds it to every request, name it in cache_ignore_headers.', 'yorozu' ) ),
 			'split'         => array( __( 'A part of a page, or another one', 'yorozu' ), __( 'The request selected it by its headers. It is stored from the second such request on. Nothing to do.', 'yorozu' ) ),
-			'lock-timeout'  => array( __( 'The page takes very long', 'yorozu' ), __( 'Another visitor was waiting for the same page. Find out what makes it slow.', 'yorozu' ) ),
+			'lock-timeout'  => array( __( 'The page is very slow', 'yorozu' ), __( 'Another visitor was waiting for the same page. Find out what makes it slow.', 'yorozu' ) ),
 		);
 	}
 
 	/** What lay in the page. */
 	private static function of_pages(): array {
-		$says = __( 'A plugin or the theme says that the page is not to be stored. Right for carts, accounts and forms; elsewhere, deactivate plugins one by one to find it.', 'yorozu' );
+		$says = __( 'A plugin or the theme forbids storing it. This is right for carts, accounts and forms; for other pages, deactivate plugins one by one to find the cause.', 'yorozu' );
 		return array(
-			'redirected'      => array( __( 'The page was made after a check', 'yorozu' ), __( 'WordPress checked the visitor and had the server send the page (X-Accel-Redirect), or the visitor was refused and got the page for that. It is not stored, so that each visitor is checked. Nothing to do.', 'yorozu' ) ),
+			'redirected'      => array( __( 'The page was generated after a check', 'yorozu' ), __( 'WordPress checked the visitor and had the server send the page (X-Accel-Redirect), or the visitor was refused and got the page for that. It is not stored, so that each visitor is checked. Nothing to do.', 'yorozu' ) ),
 			'set-cookie'      => array( __( 'The page sets a cookie', 'yorozu' ), __( 'A plugin sets a cookie for every visitor, often with session_start(). Deactivate plugins one by one until the page is stored, and ask the developer of the one you find.', 'yorozu' ) ),
 			'no-store'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),
 			'no-cache'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),
 			'private'         => array( __( 'The page is for one visitor', 'yorozu' ), $says ),
 			'x-accel-expires' => array( __( 'The page must not be stored', 'yorozu' ), $says ),
 			'forbidden'       => array( __( 'A rule of the server forbids it', 'yorozu' ), __( 'The configuration of the server says that such pages are not stored. Ask whoever runs it if that is not what you want.', 'yorozu' ) ),
-			'vary'            => array( __( 'The page differs for everyone', 'yorozu' ), __( 'Something sends Vary: *. Deactivate plugins one by one to find it.', 'yorozu' ) ),
-			'no-lifetime'     => array( __( 'It is not said how long to keep it', 'yorozu' ), __( 'Usually an error or a redirect. If it is a page, ask whoever runs the server.', 'yorozu' ) ),
-			'expired'         => array( __( 'The page says that it is old', 'yorozu' ), __( 'A plugin sends a date that has passed (Expires). Deactivate plugins one by one to find it.', 'yorozu' ) ),
-			'loop'            => array( __( 'The page leads to itself', 'yorozu' ), __( 'Check both addresses of the site under Settings, General: often one has http and the other https.', 'yorozu' ) ),
-			'tags'            => array( __( 'There is too much on the page', 'yorozu' ), __( 'It shows more posts than the server keeps track of. Show fewer.', 'yorozu' ) ),
+			'vary'            => array( __( 'The page differs for every request', 'yorozu' ), __( 'Something sends Vary: *. Deactivate plugins one by one to find it.', 'yorozu' ) ),
+			'no-lifetime'     => array( __( 'No cache lifetime set', 'yorozu' ), __( 'Usually an error or a redirect. If it is a page, ask whoever runs the server.', 'yorozu' ) ),
+			'expired'         => array( __( 'The page had expired already', 'yorozu' ), __( 'A plugin sends a date that has passed (Expires). Deactivate plugins one by one to find it.', 'yorozu' ) ),
+			'loop'            => array( __( 'The page redirects to itself', 'yorozu' ), __( 'Check both addresses of the site under Settings, General: often one has http and the other https.', 'yorozu' ) ),
+			'tags'            => array( __( 'Too much on the page', 'yorozu' ), __( 'It shows more posts than the server keeps track of. Show fewer.', 'yorozu' ) ),
 			'cookie'          => array( __( 'The visitor has a cookie of the site', 'yorozu' ), __( 'A plugin or the theme has set it, so the page may be for this visitor. If no page differs by it, say so with the filter yorozu_is_cookie_harmless.', 'yorozu' ) ),
 			'permission'      => array( __( 'The page depends on who may see it', 'yorozu' ), __( 'The server asks whether the visitor may see the page, and tells WordPress who it is (auth_request). It is not stored, so that no other visitor gets it. Nothing to do.', 'yorozu' ) ),
-			'undecided'       => array( __( 'The server could not work out the answer', 'yorozu' ), __( 'The visitor got an error: a rule in the configuration of the server failed. Ask whoever runs the server to look at its error log.', 'yorozu' ) ),
-			'dry-run'         => array( __( 'The page cache is being tried out', 'yorozu' ), __( 'The page would have come from the page cache, which is not switched on yet. Ask whoever runs the server.', 'yorozu' ) ),
+			'undecided'       => array( __( 'The server could not evaluate a rule', 'yorozu' ), __( 'The visitor got an error. Ask whoever runs the server to look at its error log.', 'yorozu' ) ),
+			'dry-run'         => array( __( 'The page cache is in a dry run', 'yorozu' ), __( 'The page would have come from the page cache, which is not switched on yet. Ask whoever runs the server.', 'yorozu' ) ),
 		);
 	}
 }

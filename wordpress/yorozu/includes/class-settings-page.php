@@ -23,21 +23,21 @@ final class Settings_Page {
 		$tabs = array(
 			'what'    => array(
 				__( 'What it does', 'yorozu' ),
-				__( 'The web server keeps the pages of this site and answers with them, so that WordPress need not make each page for each visitor.', 'yorozu' ),
-				__( 'When something changes, the stored pages that show it are purged: a page that is gone is gone at once, an edited one is made again in the background, and may be seen once more as it was.', 'yorozu' ),
-				__( 'Purge pages by hand only after a change that WordPress does not know of, such as a file of the theme that was edited on the server.', 'yorozu' ),
+				__( 'The web server stores the pages of this site, so that WordPress does not have to generate each page for each visitor.', 'yorozu' ),
+				__( 'When something changes, the stored pages that show it are purged. Deleted pages disappear immediately; edited pages are rebuilt in the background, and one visitor may see the old version.', 'yorozu' ),
+				__( 'Purge pages by hand only after a change that WordPress does not know about, such as a theme file edited on the server.', 'yorozu' ),
 			),
 			'figures' => array(
 				__( 'Figures', 'yorozu' ),
-				__( 'Hits of all pages: of all that visitors asked for, how much came from the cache. Pages of visitors who are logged in, forms and carts are counted, although they cannot come from it.', 'yorozu' ),
-				__( 'Hits of what can be stored: the same without these, and without pages that must not be stored. It says how well the cache does what it can do. Both are those of the server\'s console, there for all of its sites.', 'yorozu' ),
-				__( 'Time saved: how long WordPress would have worked for the pages that came from the cache.', 'yorozu' ),
+				__( 'Hit rate, all pages: the share of all requested pages that came from the cache. Pages of logged-in visitors, forms and carts count as well, although they cannot come from it.', 'yorozu' ),
+				__( 'Hit rate, cacheable pages: the same without these, and without pages that must not be stored. It says how well the cache does what it can. The server\'s console shows both for all of its sites.', 'yorozu' ),
+				__( 'Time saved: the PHP time that pages from the cache would have cost.', 'yorozu' ),
 			),
 			'wrong'   => array(
 				__( 'If something looks wrong', 'yorozu' ),
-				__( 'The line at the top is green when pages come from the cache and changes purge them; else it says what to do next.', 'yorozu' ),
-				__( 'An old page: look for the change under "Last purges". If it is not there, WordPress did not hear of it: purge all pages.', 'yorozu' ),
-				__( 'A page that never comes from the cache: the list of pages that WordPress had to make says why, and what helps.', 'yorozu' ),
+				__( 'The line at the top is green when pages come from the cache and changes purge them; otherwise it says what to do.', 'yorozu' ),
+				__( 'If a page is out of date, look for the change under "Recent purges". If it is not there, WordPress does not know about it: purge all pages.', 'yorozu' ),
+				__( 'If a page never comes from the cache, the list of cache misses says why, and what helps.', 'yorozu' ),
 			),
 		);
 		foreach ( $tabs as $id => $texts ) {
@@ -157,7 +157,7 @@ final class Settings_Page {
 			$user   = $line['user'] ? get_userdata( $line['user'] ) : null;
 			$rows[] = array( self::time( $line['time'] ), $user ? $user->user_login : '-', self::reason( $line['reason'] ), number_format_i18n( $line['count'] ), Reasons::result( $line['result'] ) );
 		}
-		self::table( 'yorozu-log', __( 'Last purges', 'yorozu' ), $heads, $rows );
+		self::table( 'yorozu-log', __( 'Recent purges', 'yorozu' ), $heads, $rows );
 		$links = paginate_links( array( 'base' => add_query_arg( 'purges', '%#%', Admin::url() ) . '#yorozu-log', 'format' => '', 'total' => $pages, 'current' => $page ) );
 		if ( $links ) {
 			printf( '<nav class="tablenav" aria-label="%s" style="height:auto"><div class="tablenav-pages" style="float:none">%s</div></nav>', esc_attr__( 'Pages of the list of purges', 'yorozu' ), wp_kses_post( $links ) );

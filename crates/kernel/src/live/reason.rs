@@ -78,7 +78,7 @@ impl Reason {
         match self {
             Self::Uncached => (
                 "No cache here",
-                "The location has no cache, or it is off there. Pages that are the same for all visitors can have one: fastcgi_cache.",
+                "This location has no cache, or it is switched off. If its pages are the same for every visitor, give it one: fastcgi_cache.",
             ),
             Self::Forward(forward) => of_forward(forward),
             Self::NotStored(why) => OF_NOT_STORED[why as usize],
@@ -89,28 +89,28 @@ impl Reason {
 fn of_forward(forward: Forward) -> (&'static str, &'static str) {
     match forward {
         Forward::Bypass => (
-            "Passed by a rule",
-            "*_cache_bypass has a value: most often the visitor is logged in or has left a comment. Or *_cache_bypass_unless_shared has one: a cart, and the page is not stored, or not the same for shoppers. Explain shows which rule.",
+            "Bypassed by a rule",
+            "*_cache_bypass is set, usually because the visitor is logged in or has left a comment. Or *_cache_bypass_unless_shared is: the visitor has a cart, and the page is not stored or differs for shoppers. Explain shows which rule.",
         ),
         Forward::Method => (
             "Not a GET or HEAD",
-            "Forms and searches by POST are not stored. Nothing to do, unless a page is asked for by POST that need not be.",
+            "Responses to POST are not stored. Nothing to do, unless a page is requested by POST for no reason.",
         ),
         Forward::UriMiss => (
             "Nothing stored yet",
-            "The first visit, or the first after a purge or an eviction. Warm pages that matter; if evictions are many, give the zone more room.",
+            "The first request, or the first after a purge or an eviction. Warm the pages that matter; if many pages are evicted, give the zone more room.",
         ),
         Forward::VaryMiss => (
             "No variant stored yet",
-            "The page has Vary, and this visitor's fields had not been seen. Vary by as little as possible, never by User-Agent or Cookie.",
+            "The page has Vary, and no earlier request had the same headers. Vary by as little as possible, never by User-Agent or Cookie.",
         ),
         Forward::Stale => (
-            "Stored, but no longer fresh",
-            "The visitor had to wait for the new page. use_stale updating with background_update on answers at once and renews behind it.",
+            "Stored, but expired",
+            "The visitor had to wait for a new page. With use_stale updating and background_update on, visitors get the old page at once while it is refreshed.",
         ),
         Forward::Partial => (
             "A part that was not stored",
-            "A range was asked for that the stored part does not hold. Nothing to do for videos that are watched to the end.",
+            "The client asked for a range that the stored part does not cover. Nothing to do for videos that are watched to the end.",
         ),
     }
 }
@@ -120,112 +120,112 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // SetCookie
     (
         "The page sets a cookie",
-        "Find the plugin that starts a session for everyone. If the cookie is not needed, hide it and ignore it: *_ignore_headers Set-Cookie.",
+        "Find the plugin that starts a session for every visitor. If the cookie is not needed, ignore and hide it: *_ignore_headers Set-Cookie.",
     ),
     // Vary
     ("The page varies by everything", "Vary: * is never stored. Find what sends it."),
     // AccelExpires
     (
         "X-Accel-Expires: 0",
-        "The application said not to store it. Intended for carts and accounts; find out who says so elsewhere.",
+        "The application forbids storing it, as it should for carts and accounts. Elsewhere, find out what sends this header.",
     ),
     // NoStore
     (
         "Cache-Control: no-store",
-        "The application said not to store it. WordPress does for visitors who are logged in and for errors; elsewhere a plugin does.",
+        "The application forbids storing it. WordPress does so for logged-in visitors and for errors; anywhere else it is a plugin.",
     ),
     // NoCache
     (
         "Cache-Control: no-cache",
-        "The application said not to store it. session_start() of PHP sends it (session.cache_limiter): find the plugin that starts sessions.",
+        "The application forbids storing it. PHP's session_start() sends this header (session.cache_limiter): find the plugin that starts sessions.",
     ),
     // Private
     (
         "Cache-Control: private",
-        "The application said that the page is one visitor's. Find out what is personal in it.",
+        "The application marks the page as personal. Find out what on it is.",
     ),
     // NoLifetime
     (
-        "Nothing says for how long",
-        "The answer has no lifetime and its status none in *_cache_valid. Errors and redirects need one, too: *_cache_valid 301 404 1m.",
+        "No cache lifetime set",
+        "Neither the response nor *_cache_valid sets a lifetime for this status. Errors and redirects need one, too: *_cache_valid 301 404 1m.",
     ),
     // Expired
     (
-        "It was stale when it came",
-        "Expires or Age of the answer say that it is over. Check the clock and the fields of the application.",
+        "Already expired on arrival",
+        "By its Expires or Age, the response was no longer fresh. Check the clock, and the headers that the application sends.",
     ),
     // Authorization
     (
-        "Asked for with a password",
-        "Answers to Authorization are stored only if they say public or s-maxage.",
+        "Requested with a password",
+        "Responses to requests with Authorization are stored only if they say public or s-maxage.",
     ),
     // Forbidden
-    ("Not stored by a rule", "*_no_cache has a value for this request. Explain shows which rule."),
+    ("Not stored by a rule", "*_no_cache is set for this request. Explain shows which rule."),
     // Partial
-    ("A part of the page came", "The upstream answered with a part that was not asked for as one."),
+    ("Only part of the page came", "The upstream sent a part although the whole page was requested."),
     // MinUses
-    ("Not asked for often enough", "*_cache_min_uses wants more requests before a page is stored."),
+    ("Not requested often enough", "*_cache_min_uses requires more requests before a page is stored."),
     // LockTimeout
     (
-        "Waited too long for another",
-        "Another request was making the page for longer than *_cache_lock_timeout. The page is slow: see the pages that cost most.",
+        "Waited too long for another request",
+        "Another request took longer than *_cache_lock_timeout to get the page. The page is slow: see the most expensive pages.",
     ),
     // Head
     (
-        "A HEAD, and GET has the same key",
-        "Put $request_method into the key, or leave it: the next GET stores the page.",
+        "A HEAD request with the key of a GET",
+        "Add $request_method to the key, or leave it: the next GET stores the page.",
     ),
     // RangeOffset
     (
-        "A range far behind the start",
-        "*_cache_max_range_offset keeps such answers out of the cache.",
+        "A range beyond the limit",
+        "*_cache_max_range_offset keeps such responses out of the cache.",
     ),
     // Body
-    ("A GET with content", "Such an answer is this client's alone. Nothing to do."),
+    ("A GET with a body", "The response may depend on the body, so it is not shared. Nothing to do."),
     // UnknownHeader
     (
         "An unknown header",
-        "The request has a header that may change the page, so its response was not shared. The page was made without that header. Name it in cache_ignore_headers if a proxy of yours adds it.",
+        "The request has a header that may change the page, so its response was not shared; other visitors get a page made without that header. If your own proxy adds it, name it in cache_ignore_headers.",
     ),
     // Split
     (
-        "Another page by its headers",
-        "The request asks by its headers for another page than its URL's. Such a page is stored from the second request on, and eight at most for a URL.",
+        "Headers that select another page",
+        "Headers of the request ask for a page other than its URL's. Such a page is stored from the second request on, at most eight per URL.",
     ),
     // Loop
     (
         "A redirect to itself",
-        "The page redirects to its own URL. Behind a proxy the application often does not know that it is asked by https.",
+        "The page redirects to its own URL. Behind a proxy, the application often does not know that the visitor uses https.",
     ),
     // Tags
     (
         "Too many tags",
-        "The page has more tags than can be kept, so it could not be purged. Send fewer.",
+        "The page has more tags than can be kept, so it could not be purged by them. Send fewer.",
     ),
     // Redirected
     (
-        "Another answer led to it",
-        "X-Accel-Redirect, or the page of a refusal, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own.",
+        "Reached by an internal redirect",
+        "X-Accel-Redirect or an error page led here under the key of the requested page: hits would skip the check. Give this location a key of its own.",
     ),
     // Permission
     (
-        "What the visitor may is not in the key",
-        "auth_request_set or a certificate says of the visitor what the upstream is told, and the key does not hold it. Put the variable into the key.",
+        "Cache key ignores the visitor's permissions",
+        "The upstream receives visitor data, from auth_request_set or a certificate, that is missing from the cache key. Add that variable to the key.",
     ),
     // Cookie
     (
-        "The visitor has a cookie of the application",
-        "The application has said that its pages may differ by this cookie (X-Accel-Cookies). If none does, have it say so: X-Accel-Cookies: -NAME.",
+        "A cookie of the application",
+        "The application says that pages may differ by this cookie (X-Accel-Cookies). If none does, have it send X-Accel-Cookies: -NAME.",
     ),
     // Undecided
     (
-        "A value could not be found out",
-        "A regular expression came to no end, or the variables of root named no folder: the client got 500, and the error log says why. Write the expression without nested repetitions.",
+        "A value could not be evaluated",
+        "A regular expression did not finish, or the variables of root named no folder: the client got 500, and the error log says why. Avoid nested repetitions in the expression.",
     ),
     // DryRun
     (
-        "A hit, but for the dry run",
-        "*_cache_dry_run is on: the upstream was asked although a stored page would have answered. The error log says where the two differ; if nowhere, take the line out.",
+        "A hit, except for the dry run",
+        "*_cache_dry_run is on: the upstream answered although a stored page could have. The error log says where the two differ; if nowhere, remove the directive.",
     ),
 ];
 

@@ -50,7 +50,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
         block.handle_by(Console(rights));
         Ok(())
     }),
-    "Answers with a page that shows the running server: why requests were no hits, what that costs, figures and requests as they come.",
+    "Answers with a page that shows the running server: why requests missed the cache, what that costs, figures and requests as they come.",
 )];
 
 /// The page's files: built in, so that it asks for nothing elsewhere.
@@ -180,7 +180,7 @@ async fn answer(exchange: &mut Exchange, rights: &Rights) -> Result<Outcome, Pro
         "figures" => Ok(as_json(200, &figures::of(&exchange.conf))),
         "explain" => explain(exchange).await,
         _ if !rights.may_write(exchange) => Err(forbidden(
-            "this console is read-only: \"write=on\", and token=, allow or auth_basic, let change",
+            "this console is read-only: add write=on, plus token=, allow or auth_basic",
         )),
         "purge" => purge(exchange).await,
         _ => warm(exchange).await,

@@ -219,7 +219,7 @@ async fn perform(
     told: &mut Option<Told>,
 ) -> Result<Value, Problem> {
     if let Some(name) = batch.tags.iter().find(|name| !is_tag(name)) {
-        return Err(format!("\"{name}\" is no tag: spaces and commas part tags").into());
+        return Err(format!("invalid tag \"{name}\": spaces and commas separate tags").into());
     }
     let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
     let mut wanted = Wanted::default();

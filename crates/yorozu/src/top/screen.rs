@@ -137,7 +137,7 @@ impl Screen {
         let nothing = Value::Null;
         heads(&Span { now, then: first }, &Span { now, then: &nothing }, &mut lines);
         if self.is_lost {
-            lines[0] += "   connecting again";
+            lines[0] += "   reconnecting";
         }
         reasons(&Span { now, then: first }, &Span { now, then: &nothing }, &mut lines);
         pages(now, &mut lines);
@@ -157,7 +157,7 @@ fn heads(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
     let both = |of: fn(&Span<'_>) -> (u64, u64)| {
         let (lately, ever) = (of(minute), of(all));
         format!(
-            "{:>8}  since the start {:>8}",
+            "{:>8}  since start {:>8}",
             percent(lately.0, lately.1),
             percent(ever.0, ever.1)
         )
@@ -167,7 +167,7 @@ fn heads(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
     let seconds = (minute.of("/now") / 1000).max(1);
     let rate = minute.of("/requests") * 10 / seconds;
     let saved = duration(all.of("/saved_ms") / 1000);
-    let names = ["hits of all requests", "hits of what can be stored"];
+    let names = ["hit rate, all requests", "hit rate, cacheable requests"];
     let rate = format!("requests/s  {}.{}", rate / 10, rate % 10);
     lines.push(format!("{:<28} {of_all}    {rate}", names[0]));
     lines.push(format!("{:<28} {of_able}    PHP saved   {saved}", names[1]));
@@ -195,9 +195,9 @@ fn reasons(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
     };
     let (lately, ever) = (counts(minute), counts(all));
     let (shown, when) =
-        if lately.is_empty() { (ever, "since the start") } else { (lately, "the last minute") };
+        if lately.is_empty() { (ever, "since start") } else { (lately, "the last minute") };
     let sum: u64 = shown.iter().map(|(_, count)| count).sum();
-    lines.extend([String::new(), format!("WHY REQUESTS WERE NO HITS, {when}")]);
+    lines.extend([String::new(), format!("WHY REQUESTS MISSED THE CACHE, {when}")]);
     if shown.is_empty() {
         lines.push("  none".to_owned());
     }
@@ -213,8 +213,8 @@ fn reasons(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
 }
 
 fn pages(now: &Value, lines: &mut Vec<String>) {
-    lines.extend([String::new(), "PAGES THAT COST MOST".to_owned()]);
-    lines.push(format!("  {:>12} {:>8} {:>8}  {:<28} page", "in all", "each", "times", "why"));
+    lines.extend([String::new(), "MOST EXPENSIVE PAGES".to_owned()]);
+    lines.push(format!("  {:>12} {:>8} {:>8}  {:<28} page", "total", "each", "requests", "why"));
     for page in now["pages"].as_array().into_iter().flatten().take(LIST) {
         let (micros, times) =
             (page["micros"].as_u64().unwrap_or(0), page["requests"].as_u64().unwrap_or(0));
@@ -235,7 +235,7 @@ fn upstreams(now: &Value, lines: &mut Vec<String>) {
             let mean = count("micros").checked_div(count("answers"));
             let mean = mean.map_or("-".to_owned(), millis);
             lines.push(format!(
-                "  {:<11} active {:>4}  asked {:>8}  failed {:>6}  mean {mean:>8}  {name}: {}",
+                "  {:<11} active {:>4}  requests {:>8}  failed {:>6}  mean {mean:>8}  {name}: {}",
                 peer["state"].as_str().unwrap_or("?"),
                 count("active"),
                 count("requests"),
@@ -302,7 +302,7 @@ mod tests {
             "80.0 %",
             "requests/s  40.0",
             "1 min 1 s",
-            "Passed by a rule",
+            "Bypassed by a rule",
             "The page sets a cookie",
             "web: 127.0.0.1:9",
             "mean    20 ms",

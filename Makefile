@@ -8,10 +8,11 @@
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds
 # make deb      packages for Debian, in target/packages
+# make apt      an apt repository of these packages, signed: KEY=fingerprint of your key, else one is made
 # make image    a container image of the package
 # make packages-test  both on real systems: installed, upgraded under load, removed
 # make release  all that a release is: tests, packages, image, their tests, checksums
-.PHONY: run test soak conformance plugins applications bench lint profile deb image packages-test release
+.PHONY: run test soak conformance plugins applications bench lint profile deb apt image packages-test release
 
 run:
 	@exec stack/run
@@ -45,6 +46,9 @@ profile:
 
 deb:
 	@exec packaging/run deb
+
+apt:
+	@exec packaging/run apt
 
 image:
 	@exec packaging/run image

@@ -1,5 +1,5 @@
 """The packages as they are made, without a system to install them on: packaging/test has that, and is slow."""
-import gzip, importlib.machinery, importlib.util, json, os, re, shutil, subprocess, sys
+import gzip, importlib.machinery, importlib.util, json, os, re, shutil, subprocess, sys, zipfile
 import pytest
 from peers import ROOT, YOROZU, Folder, equal
 
@@ -22,6 +22,8 @@ def made(packages):
     """The packages, unpacked into folders of their names."""
     with Folder() as folder:
         for file in packages:
+            if file.suffix == '.zip':
+                continue
             subprocess.run(['dpkg-deb', '-R', file, folder / file.name.split('_')[0]], check=True)
         yield folder
 
@@ -48,6 +50,20 @@ def test_the_same_program_gives_the_same_packages(packages):
         os.umask(before)
         for one, other in zip(first, packages, strict=True):
             assert one.name == other.name and one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_the_zip_is_the_plugin(packages):
+    with zipfile.ZipFile(packages[-1]) as packed:
+        found = {name: packed.read(name) for name in packed.namelist()}
+    folder = ROOT / 'wordpress'
+    assert found == {str(path.relative_to(folder)): path.read_bytes() for path in (folder / 'yorozu').rglob('*') if path.is_file()}
+
+
+def test_the_maintainer_is_whoever_made_the_commit_or_is_named(made, packages, monkeypatch):
+    control = (made / 'yorozu/DEBIAN/control').read_text()
+    assert f'\nMaintainer: {deb.maintainer()}\n' in control and '.invalid' not in control, control
+    monkeypatch.setenv('YOROZU_MAINTAINER', 'Ann <ann@example.com>')
+    equal(deb.maintainer(), 'Ann <ann@example.com>')
 
 
 def test_there_is_one_version():

@@ -3,10 +3,10 @@
 'use strict';
 
 const $ = id => document.getElementById(id);
-const HISTORY = 900, ROWS = 200, PURGES = 50, COLOURS = 7, SMOOTH = 10;
+const HOUR = 3600, DAY = 86400, ROWS = 200, PURGES = 50, COLOURS = 7, SMOOTH = 10;
 const HITS = ['HIT', 'STALE', 'UPDATING'];
 
-let about = null, stream = null, past = [], latest = null, paused = false, filter = {};
+let about = null, stream = null, earlier = null, past = [], latest = null, paused = false, filter = {};
 let charts = null;
 
 /* ---- small things ---- */
@@ -78,7 +78,7 @@ function difference(now, then) {
     unstorable: now.unstorable - then.unstorable,
     answers: less(now.answers, then.answers),
     reasons: less(now.reasons, then.reasons),
-    times: now.times.map((count, step) => count - (then.times[step] || 0)),
+    times: now.times && then.times ? now.times.map((count, step) => count - (then.times[step] || 0)) : [],
   };
 }
 
@@ -115,12 +115,68 @@ function take(figures) {
   if (last && (figures.begun !== last.begun || figures.requests < last.requests)) {
     past = [];
   }
+  if (!past.length && earlier) past = before(figures, earlier);
+  earlier = null;
   // Of pages, zones and upstreams only the latest is shown.
   const { now, begun, requests, saved_ms, unstorable, answers, reasons, times } = figures;
-  past.push({ now, begun, requests, saved_ms, unstorable, answers, reasons, times });
+  add(past, { now, begun, requests, saved_ms, unstorable, answers, reasons, times });
   latest = figures;
-  if (past.length > HISTORY + 1) past.shift();
+  thin(now);
   show(figures);
+}
+
+// Adds the figures of a moment to others, with what the charts show of it.
+function add(moments, figures) {
+  const then = moments[moments.length - 1];
+  moments.push(figures);
+  if (!then) return;
+  const one = difference(figures, then);
+  if (one.seconds <= 0) return;
+  const { times } = difference(figures, moments[Math.max(0, moments.length - 1 - SMOOTH)]);
+  figures.shown = {
+    all: one.requests / one.seconds, misses: sum(one.reasons) / one.seconds,
+    hits: HITS.reduce((sum, status) => sum + (one.answers[status] || 0), 0) / one.seconds,
+    p50: percentile(times, .5), p95: percentile(times, .95), p99: percentile(times, .99),
+  };
+}
+
+// The figures of moments before the first ones: these, less what the server counted since. Its rows have a time and counts by column;
+// where nothing was counted there is none.
+function before(figures, { columns, seconds, minutes }) {
+  const first = seconds.length ? seconds[0][0] : Infinity;
+  const rows = [...minutes.filter(([at]) => at < first), ...seconds];
+  const found = [];
+  let { requests, saved_ms, unstorable } = figures, answers = { ...figures.answers }, reasons = { ...figures.reasons };
+  const moment = now => ({ now, begun: figures.begun, requests, saved_ms, unstorable, answers: { ...answers }, reasons: { ...reasons }, times: null });
+  for (let place = rows.length - 1; place >= 0; place--) {
+    const [at, counts] = rows[place];
+    found.push(moment(Math.min(at, figures.now - 1)));
+    for (const [column, count] of counts) {
+      const [name, of] = columns[column];
+      if (name === 'answers') answers[of] -= count;
+      else if (name === 'reasons') reasons[of] -= count;
+      else if (name === 'requests') requests -= count;
+      else if (name === 'saved_ms') saved_ms -= count;
+      else unstorable -= count;
+    }
+    const step = at < first ? 60000 : 1000;
+    if (place === 0 || rows[place - 1][0] < at - 1.5 * step) found.push(moment(at - step));
+  }
+  const moments = [];
+  found.reverse().forEach(figures => add(moments, figures));
+  return moments;
+}
+
+// Of what is older than an hour one moment for each minute is kept, for a day.
+function thin(now) {
+  if (past.length < 2 * HOUR && past.length % 60) return;
+  let minute = null;
+  past = past.filter(figures => {
+    const age = (now - figures.now) / 1000, own = Math.floor(figures.now / 60000);
+    const stays = age < HOUR || age < DAY && own !== minute;
+    if (age >= HOUR) minute = own;
+    return stays;
+  });
 }
 
 function show(figures) {
@@ -282,19 +338,12 @@ function makeCharts() {
 
 function draw() {
   if (!charts) makeCharts();
-  const at = [], all = [], hits = [], misses = [], p50 = [], p95 = [], p99 = [];
-  for (let place = 1; place < past.length; place++) {
-    const one = difference(past[place], past[place - 1]);
-    if (one.seconds <= 0) continue;
-    at.push(past[place].now / 1000);
-    all.push(one.requests / one.seconds);
-    hits.push(HITS.reduce((sum, status) => sum + (one.answers[status] || 0), 0) / one.seconds);
-    misses.push(sum(one.reasons) / one.seconds);
-    const times = difference(past[place], past[Math.max(0, place - SMOOTH)]).times;
-    p50.push(percentile(times, .5));
-    p95.push(percentile(times, .95));
-    p99.push(percentile(times, .99));
-  }
+  // As long as the period, a quarter of an hour at least.
+  const from = past.length ? past[past.length - 1].now - 1000 * Math.max(900, Number($('span').value) || HOUR) : 0;
+  const points = past.filter(figures => figures.shown && figures.now >= from);
+  const line = name => points.map(({ shown }) => shown[name]);
+  const at = points.map(({ now }) => now / 1000);
+  const [all, hits, misses, p50, p95, p99] = ['all', 'hits', 'misses', 'p50', 'p95', 'p99'].map(line);
   charts.requests.setData([at, all, hits, misses]);
   charts.times.setData([at, p50, p95, p99]);
   const last = list => list.length ? list[list.length - 1] : null;
@@ -386,6 +435,8 @@ const explain = url => order('explain', async () => {
     return row(head, cell(value, 'page'));
   }));
   $('explained').hidden = false;
+  // The page has an address of its own, to come back to or to send.
+  history.replaceState(null, '', '#' + new URLSearchParams({ url }));
   return '';
 });
 
@@ -465,7 +516,13 @@ async function begin() {
       $('f-reason').append(option);
     });
   }
+  try { earlier = await ask('GET', 'history'); } catch { /* what follows is shown all the same */ }
   listen();
+  if (named) {
+    $('url').value = named;
+    named = null;
+    $('ask').requestSubmit();
+  }
 }
 
 listenToForms();
@@ -475,11 +532,12 @@ addEventListener('resize', () => {
   charts.requests.setSize({ width: Math.max(240, $('requests-chart').clientWidth), height: 190 });
   charts.times.setSize({ width: Math.max(240, $('times-chart').clientWidth), height: 190 });
 });
-// A link may bring the token behind its #, which no server and no log gets to see.
-const brought = new URLSearchParams(location.hash.slice(1)).get('token');
-if (brought) {
+// A link may name a page after its #, and bring the token there, which no server and no log gets to see.
+const brought = new URLSearchParams(location.hash.slice(1));
+let named = brought.get('url');
+if (brought.get('token')) {
   history.replaceState(null, '', location.pathname);
-  login(brought);
+  login(brought.get('token'));
 } else {
   begin();
 }

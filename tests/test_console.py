@@ -610,7 +610,7 @@ def test_the_page_shows_each_reason_in_a_browser():
         chromium.click('#ask button')
         chromium.wait(lambda: 'the stored page (HIT)' in chromium.text('#explained'), 'what explain says')
         chromium.click('#purge')
-        chromium.wait(lambda: chromium.text('#answer') == 'purged: 1 stored', 'the purge')
+        chromium.wait(lambda: chromium.text('#answer') == '1 page purged', 'the purge')
         chromium.wait(lambda: '1 page' in chromium.text('#purges'), 'the purge as it comes')
         chromium.click('#warm')
         chromium.wait(lambda: chromium.text('#answer') == 'status 200, MISS', 'the warming')
@@ -630,6 +630,26 @@ def test_the_page_shows_each_reason_in_a_browser():
         os.kill(server.pid, signal.SIGHUP)
         until('the reload', lambda: 'configuration 1 released' in server.log())
         chromium.wait(lambda: chromium.text('#state') == 'live', 'the stream after a reload')
+
+
+@in_a_browser
+def test_the_page_shows_what_came_before_it_and_a_page_by_its_link_in_a_browser():
+    with Folder() as folder, origin() as web, site(folder, web) as server, browser() as chromium:
+        for path in ('/a', '/a', '/a', '/none/a'):
+            ask(server, path)
+        history = lambda: json.loads(ask(server, '/console/history').text)
+        counted = lambda rows, *name: sum(count for _, counts in rows for column, count in counts if history()['columns'][column] == [*name])
+        until('the second', lambda: counted(history()['seconds'], 'answers', 'HIT') == 2)
+        equal(counted(history()['minutes'], 'answers', 'HIT') in (0, 2), True)
+        url = f'http://localhost:{server.port}/a'
+        chromium.open(f'http://localhost:{server.port}/console/#' + urllib.parse.urlencode({'url': url}))
+        chromium.wait(lambda: 'the stored page (HIT)' in chromium.text('#explained'), 'the page that the link names')
+        explained = chromium.text('#explained')
+        assert 'last miss' in explained and 's ago: uri-miss' in explained, explained
+        chromium.wait(lambda: chromium.run('return past.length > 1'), 'the figures')
+        # What the chart has for the time before: the hits, which came in one second or two, and nothing before that.
+        hits = chromium.run("return past.filter(one => one.shown && !one.times).map(one => one.shown.hits)")
+        assert 0 < sum(hits) <= 4 and chromium.run('return past[0].requests') == 0, hits
 
 
 @in_a_browser

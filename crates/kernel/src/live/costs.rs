@@ -145,22 +145,26 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Adds what a request cost.
 pub(super) fn add(exchange: &Exchange, reason: Reason, time: Duration) {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let path = exchange.request.target();
-    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let why = (reason, exchange.cache_report.header);
-    add_named(&exchange.request.host, path, why, micros);
+    add_named(&exchange.request.host, exchange.request.target(), why, micros);
+}
+
+/// The name of the page of a target.
+fn named(host: &[u8], target: &[u8]) -> Name {
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let short = |text: &[u8]| text[..text.len().min(NAME_BYTES_MAX)].into();
+    (short(host), short(path))
 }
 
 fn add_named(
     host: &[u8],
-    path: &[u8],
+    target: &[u8],
     (reason, header): (Reason, Option<&'static str>),
     micros: u64,
 ) {
-    let short = |text: &[u8]| text[..text.len().min(NAME_BYTES_MAX)].into();
     // The thread may be at its end, and what it had with it.
     let last = turn::unix_millis();
-    let name = (short(host), short(path));
+    let name = named(host, target);
     let _ = OWN.try_with(|own| own.add(Miss { name, reason, header, micros, last }));
 }
 
@@ -179,6 +183,12 @@ pub fn latest(count: usize, host: &[u8]) -> Vec<Page> {
     let mut found = all(Some(host));
     found.sort_by(|a, b| b.1.last.cmp(&a.1.last).then_with(|| a.0.cmp(&b.0)));
     shown(found, count)
+}
+
+/// What a page cost within the last ten to twenty minutes, by the host and target of its requests.
+pub fn of_page(host: &[u8], target: &[u8]) -> Option<Cost> {
+    let name = named(host, target);
+    all(Some(host)).into_iter().find(|(other, _)| *other == name).map(|(_, cost)| cost)
 }
 
 fn shown(mut found: Vec<(Name, Cost)>, count: usize) -> Vec<Page> {
@@ -244,6 +254,8 @@ mod tests {
         assert_eq!((host.as_str(), path.as_str()), ("shop", "/slow"));
         assert_eq!((cost.requests, cost.micros), (1000, 1_000_000), "not what it inherited");
         assert_eq!(found.len(), 3);
+        assert_eq!(of_page(b"shop", b"/slow?a").map(|cost| cost.requests), Some(1000));
+        assert!(of_page(b"shop", b"/").is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `GET /about` | what the viewer may do, and the reasons in words |
 //! | `GET /events` | figures, requests and purges as they come (`crate::live::events`), with the arguments of a filter |
 //! | `GET /figures` | the figures once |
+//! | `GET /history` | what was counted in the last hour and day (`crate::live::history`) |
 //! | `GET /explain?url=URL` | what `yorozu cache explain` says |
 //! | `POST /purge`, content: JSON | what was purged (`write=on`) |
 //! | `POST /warm`, content: a URL | its status, and what the cache did (`write=on`) |
@@ -18,7 +19,7 @@
 mod access;
 
 use crate::control::{self, Problem};
-use crate::live::{events, figures};
+use crate::live::{events, figures, history};
 use access::Rights;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -132,8 +133,11 @@ fn respond(mut response: Response) -> Outcome {
 }
 
 fn as_json(status: u16, value: &Value) -> Outcome {
-    let content_type = Bytes::from_static(b"application/json");
-    respond(Response::with_body(status, content_type, value.to_string()))
+    json_text(status, value.to_string())
+}
+
+fn json_text(status: u16, text: String) -> Outcome {
+    respond(Response::with_body(status, Bytes::from_static(b"application/json"), text))
 }
 
 async fn run(exchange: &mut Exchange, rights: &Rights) -> Outcome {
@@ -154,7 +158,7 @@ async fn answer(exchange: &mut Exchange, rights: &Rights) -> Result<Outcome, Pro
     let path = exchange.path_behind_location();
     let method = exchange.request.method;
     let is_write = matches!(&*path, "login" | "purge" | "warm");
-    if !is_write && !matches!(&*path, "about" | "events" | "explain" | "figures") {
+    if !is_write && !matches!(&*path, "about" | "events" | "explain" | "figures" | "history") {
         return Ok(Outcome::Status(404));
     }
     if is_write && method != Method::Post || !is_write && !method.is_get_or_head() {
@@ -178,6 +182,7 @@ async fn answer(exchange: &mut Exchange, rights: &Rights) -> Result<Outcome, Pro
         "about" => Ok(as_json(200, &about(exchange, rights))),
         "events" => Ok(respond(events::events(exchange, Of::Site, rights.shows_args()))),
         "figures" => Ok(as_json(200, &figures::of(&exchange.conf))),
+        "history" => Ok(json_text(200, history::json())),
         "explain" => explain(exchange).await,
         _ if !rights.may_write(exchange) => Err(forbidden(
             "this console is read-only: add write=on, plus token=, allow or auth_basic",

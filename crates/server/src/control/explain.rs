@@ -24,6 +24,7 @@ use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::{Client, Exchange, Remote, Role};
 use yorozu_kernel::find_config;
+use yorozu_kernel::live::costs::{self, Cost};
 use yorozu_modules::phases::realip;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
@@ -77,7 +78,18 @@ pub(crate) async fn of_head(conf: &Rc<WorkerConf>, head: &[u8]) -> Result<Rows, 
     let prefix = family.prefix;
     row(&mut out, "gateway", &format!("{prefix}_pass, {}", protocol.scheme()));
     of_gateway(&mut asked, cache::settings::with_prefix(location, family), prefix, &mut out).await;
+    last_miss(&asked, &mut out);
     Ok(out)
+}
+
+/// Why the cache did not answer for the page the last time, if that was in the last minutes.
+fn last_miss(asked: &Exchange, out: &mut Rows) {
+    let found = costs::of_page(&asked.request.host, asked.request.target());
+    let Some(Cost { reason, header, last, requests, .. }) = found else { return };
+    let seconds = (asked.now_millis() - last).max(0) / 1000;
+    let header = header.map_or_else(String::new, |name| format!(" by {name}"));
+    let text = format!("{seconds} s ago: {}{header}; {requests} in the last minutes", reason.name());
+    row(out, "last miss", &text);
 }
 
 fn row(out: &mut Rows, name: &'static str, value: &str) {

@@ -73,6 +73,28 @@ pub(crate) fn of(config: &Config) -> Value {
     })
 }
 
+/// The counts of which the history is kept, in the order of [`columns`].
+pub(super) fn totals(config: &Config) -> Vec<u64> {
+    let sums: Vec<_> = config.zones.keys().map(|name| caches::sums(name)).collect();
+    let of = |count: fn(&Sums) -> u64| sums.iter().map(count).sum();
+    let mut all = vec![metrics::total(), of(|sums| sums.saved_ms), of(|sums| sums.unstorable)];
+    let statuses = 0..CacheStatus::ALL.len();
+    all.extend(statuses.map(|at| sums.iter().map(|sums| sums.answers[at]).sum::<u64>()));
+    all.extend(reason::sums());
+    all
+}
+
+/// What each of the [`totals`] counts: the name that [`of`] gives it, or where it is one of several, the names of all and its own.
+pub(super) fn columns() -> Vec<Vec<String>> {
+    let own = ["requests", "saved_ms", "unstorable"].map(|name| vec![name.to_owned()]);
+    let answers = CacheStatus::ALL.iter().map(|status| status.name().to_owned());
+    let reasons = Reason::all().map(|reason| reason.number().to_string());
+    let of = |group: &str, name| vec![group.to_owned(), name];
+    let answers = answers.map(|name| of("answers", name));
+    let reasons = reasons.map(|name| of("reasons", name));
+    own.into_iter().chain(answers).chain(reasons).collect()
+}
+
 fn some(value: Value) -> Value {
     match value {
         Value::Object(map) => map.into_iter().take(NAMES_MAX).collect::<Map<_, _>>().into(),

@@ -1,6 +1,7 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
 use crate::cron;
+use crate::live::history;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -331,6 +332,7 @@ fn start_upstreams(conf: &Rc<WorkerConf>) {
     stapling::start(conf);
     upstream::resolve::start(conf);
     cron::start(conf);
+    history::start(conf);
     ready::start(conf);
 }
 

@@ -14,7 +14,7 @@ use yorozu_kernel::config::servers::{ServerId, ServerName};
 use yorozu_kernel::config::types::name_and_size;
 
 settings! {
-    /// A certificate of an issuer for this server: for the names that follow, or else those of `server_name`; key= says what its key is (ecdsa:256, 384, 521; rsa:2048, 3072, 4096).
+    /// A certificate from an issuer for this server: for the names that follow, or else those of `server_name`; key= sets the type of its key (ecdsa:256, 384, 521; rsa:2048, 3072, 4096).
     acme_certificate: Option<Wish> = none, ONE_OR_MORE, SERVER;
 }
 
@@ -74,34 +74,34 @@ pub const OTHERS: &[Directive] = &[
         HTTP,
         Arity::ONE,
         Action::Open(open),
-        "Names an issuer of certificates (ACME).",
+        "Names a certificate issuer (ACME).",
     ),
     Directive::row(
         "acme_shared_zone",
         HTTP,
         Arity::ONE,
         Action::Set(shared_zone),
-        "Memory for what is known of certificates; here it is taken as needed.",
+        "Memory for the state of certificates; here it is allocated as needed.",
     ),
-    row("uri", Arity::ONE, None, "Where the issuer's directory is."),
+    row("uri", Arity::ONE, None, "URL of the issuer's directory."),
     row(
         "account_key",
         Arity::ONE,
         Some("ecdsa:256"),
-        "Key of the account with the issuer: made, or a file. Only ecdsa:256: the ACME library signs with no other.",
+        "Key of the account with the issuer: generated, or a file. Only ecdsa:256: the ACME library signs with no other.",
     ),
     row(
         "challenge",
         Arity::ONE,
         Some("http-01"),
-        "How the issuer sees that a name is this server's: http-01 over port 80, tls-alpn-01 over port 443.",
+        "How the issuer verifies that a name is this server's: http-01 over port 80, tls-alpn-01 over port 443.",
     ),
     row("contact", Arity::ONE, None, "Where the issuer can reach the operator; may be repeated."),
     row(
         "external_account_key",
         Arity::TWO,
         None,
-        "Name and key, in base64url, of an account that the issuer knows otherwise: in a file, or behind data:.",
+        "Name and key, in base64url, of an external account that the issuer knows: in a file, or after data:.",
     ),
     Directive::row(
         "preferred_chain",
@@ -116,26 +116,26 @@ pub const OTHERS: &[Directive] = &[
         "profile",
         Arity::ONE_OR_TWO,
         None,
-        "Kind of certificate, of those that the issuer lists; with require none is ordered where it is not listed.",
+        "Certificate profile, one of those that the issuer lists; with require, nothing is ordered if it is not listed.",
     ),
     row(
         "common_name_in_csr",
         Arity::ONE,
         Some("off"),
-        "Whether the first name is the subject's, too.",
+        "Whether the first name is also the subject's common name.",
     ),
     row(
         "ssl_trusted_certificate",
         Arity::ONE,
         None,
-        "Authorities that the issuer's server is verified by; without it the system's.",
+        "Authorities that the issuer's server is verified with; if not set, the system's.",
     ),
     row("ssl_verify", Arity::ONE, Some("on"), "Whether the issuer's server is verified."),
     row(
         "state_path",
         Arity::ONE,
         None,
-        "Folder for the account, keys and certificates, acme_NAME without it; off: they are lost with the process.",
+        "Folder for the account, keys and certificates; if not set, acme_NAME; off: they are lost when the process ends.",
     ),
     row("accept_terms_of_service", Arity::NONE, None, "Agrees to the issuer's terms."),
 ];

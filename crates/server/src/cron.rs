@@ -59,7 +59,7 @@ impl Setting for Errand {
 }
 
 settings! {
-    /// A request that the server makes for this host by itself, at its start and then in this interval: path and arguments, and the time between two.
+    /// A request that the server itself makes to this host, at startup and then at an interval: path and arguments, and the interval.
     cron: Vec<Errand> = none, TWO, SERVER;
 }
 

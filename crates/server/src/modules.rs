@@ -88,7 +88,7 @@ pub static MODULES: LazyLock<Modules> = LazyLock::new(|| Modules::new(ALL, WITHO
 /// Settings that are read and checked, and change nothing, with the reason. Those whose words are
 /// given have no effect only when written so.
 const WITHOUT_EFFECT: &[WithoutEffect] = &[
-    ("acme_shared_zone", &[], "memory is taken as needed"),
+    ("acme_shared_zone", &[], "memory is allocated as needed"),
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
     ("connection_pool_size", &[], "there are no memory pools"),
     ("directio", &[], "files are read through the page cache"),
@@ -100,9 +100,9 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("fastcgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),
-    ("brotli_buffers", &[], "memory is taken as needed"),
-    ("gunzip_buffers", &[], "memory is taken as needed"),
-    ("gzip_buffers", &[], "memory is taken as needed"),
+    ("brotli_buffers", &[], "memory is allocated as needed"),
+    ("gunzip_buffers", &[], "memory is allocated as needed"),
+    ("gzip_buffers", &[], "memory is allocated as needed"),
     ("memcached_buffer_size", &[], "a value is read whole"),
     (
         "memcached_send_timeout",
@@ -120,7 +120,7 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("tcp_nopush", &["on"], "head and content always share a packet"),
     ("uwsgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
     ("uwsgi_temp_file_write_size", &[], "pieces are written as they arrive"),
-    ("zstd_buffers", &[], "memory is taken as needed"),
+    ("zstd_buffers", &[], "memory is allocated as needed"),
     ("worker_priority", &[], "the process keeps the priority it was started with"),
 ];
 

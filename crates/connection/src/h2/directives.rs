@@ -8,16 +8,16 @@ const HTTP_SERVER: Contexts = HTTP | SERVER;
 settings! {
     /// Whether clients may speak HTTP/2.
     http2: bool = "off", ONE, HTTP_SERVER;
-    /// How much of a request's body a client may send before it is read.
+    /// How much of a request body a client may send before it is read.
     http2_body_preread_size: Size = "64k", ONE, HTTP_SERVER;
-    /// Longest piece of a response's body in one frame.
+    /// Longest piece of a response body in one frame.
     http2_chunk_size: Size = "16k", ONE, HTTP_SERVER_LOCATION;
-    /// Requests of one connection that are answered at once.
+    /// Requests on one connection that are handled at once.
     http2_max_concurrent_streams: u64 = "128", ONE, HTTP_SERVER;
 }
 
-const OBSOLETE: &str = "it is obsolete, nginx itself does not use it any more";
-const NO_PUSH: &str = "responses are not pushed; nginx itself does not do it any more";
+const OBSOLETE: &str = "it is obsolete; nginx itself no longer uses it";
+const NO_PUSH: &str = "responses are not pushed; nginx itself no longer pushes any";
 
 /// Rows without effect.
 pub const OTHERS: &[Directive] = &[
@@ -25,42 +25,42 @@ pub const OTHERS: &[Directive] = &[
         "http2_recv_buffer_size",
         HTTP,
         Arity::ONE,
-        Action::Ignored("memory is taken as needed", once::<Size>),
-        "Buffer for input.",
+        Action::Ignored("memory is allocated as needed", once::<Size>),
+        "Input buffer.",
     ),
     Directive::row(
         "http2_idle_timeout",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("use \"keepalive_timeout\", as nginx says itself", anything),
-        "Silence after which a connection is closed.",
+        Action::Ignored("use \"keepalive_timeout\", as nginx itself advises", anything),
+        "Idle time after which a connection is closed.",
     ),
     Directive::row(
         "http2_recv_timeout",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("use \"client_header_timeout\", as nginx says itself", anything),
-        "Time in which the client must send on.",
+        Action::Ignored("use \"client_header_timeout\", as nginx itself advises", anything),
+        "Time within which the client must send more.",
     ),
     Directive::row(
         "http2_max_requests",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("use \"keepalive_requests\", as nginx says itself", anything),
+        Action::Ignored("use \"keepalive_requests\", as nginx itself advises", anything),
         "Requests after which a connection is closed.",
     ),
     Directive::row(
         "http2_max_field_size",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("use \"large_client_header_buffers\", as nginx says itself", anything),
-        "Longest field of a request.",
+        Action::Ignored("use \"large_client_header_buffers\", as nginx itself advises", anything),
+        "Longest header of a request.",
     ),
     Directive::row(
         "http2_max_header_size",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("use \"large_client_header_buffers\", as nginx says itself", anything),
+        Action::Ignored("use \"large_client_header_buffers\", as nginx itself advises", anything),
         "Longest head of a request.",
     ),
     Directive::row(
@@ -68,14 +68,14 @@ pub const OTHERS: &[Directive] = &[
         HTTP_SERVER,
         Arity::ONE,
         Action::Ignored(OBSOLETE, anything),
-        "Pool of memory.",
+        "Memory pool.",
     ),
     Directive::row(
         "http2_streams_index_size",
         HTTP_SERVER,
         Arity::ONE,
         Action::Ignored(OBSOLETE, anything),
-        "Table of streams.",
+        "Size of the stream table.",
     ),
     Directive::row(
         "http2_max_concurrent_pushes",
@@ -96,6 +96,6 @@ pub const OTHERS: &[Directive] = &[
         HTTP_SERVER_LOCATION,
         Arity::ONE,
         Action::Ignored(NO_PUSH, once::<bool>),
-        "Pushes what the response names.",
+        "Pushes resources that the response names.",
     ),
 ];

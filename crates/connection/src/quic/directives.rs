@@ -11,17 +11,17 @@ const HTTP_SERVER: Contexts = HTTP | SERVER;
 settings! {
     /// Whether clients may speak HTTP/3.
     http3: bool = "on", ONE, HTTP_SERVER;
-    /// Whether clients may speak HTTP/0.9 over QUIC (`hq-interop`), as tests between implementations do.
+    /// Whether clients may speak HTTP/0.9 over QUIC (`hq-interop`), as interoperability tests do.
     http3_hq: bool = "off", ONE, HTTP_SERVER;
-    /// Requests of one connection that are answered at once.
+    /// Requests on one connection that are handled at once.
     http3_max_concurrent_streams: u64 = "128", ONE, HTTP_SERVER;
-    /// How much of a request's body a client may send before it is read.
+    /// How much of a request body a client may send before it is read.
     http3_stream_buffer_size: Size = "64k", ONE, HTTP_SERVER;
-    /// Whether several datagrams are given to the system with one call, where it takes them (`UDP_SEGMENT`).
+    /// Whether several datagrams are sent with one system call, where supported (`UDP_SEGMENT`).
     quic_gso: bool = "on", ONE, HTTP_SERVER;
-    /// Secret that tokens, stateless resets and connection IDs are made with; without, one is drawn at the start.
+    /// Secret for tokens, stateless resets and connection IDs; if not set, one is generated at startup.
     quic_host_key: Option<HostKey> = none, ONE, HTTP_SERVER;
-    /// Whether clients must show first that they are at the address they send from.
+    /// Whether clients must first prove that they own the address they send from.
     quic_retry: bool = "off", ONE, HTTP_SERVER;
 }
 
@@ -31,15 +31,15 @@ pub const OTHERS: &[Directive] = &[
         "quic_active_connection_id_limit",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("five of a client's are kept", once::<u64>),
-        "Connection IDs of a client that are kept.",
+        Action::Ignored("five per client are kept", once::<u64>),
+        "How many connection IDs of a client are kept.",
     ),
     Directive::row(
         "quic_bpf",
         MAIN,
         Arity::ONE,
-        Action::Ignored("a worker that gets another one's datagram hands it over", once::<bool>),
-        "Whether the system brings the datagrams of a client that moved to its worker.",
+        Action::Ignored("a worker that gets another worker's datagram hands it over", once::<bool>),
+        "Whether the system delivers a migrated client's datagrams to its worker.",
     ),
 ];
 

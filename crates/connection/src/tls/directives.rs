@@ -15,54 +15,54 @@ const HTTP_SERVER: Contexts = HTTP | SERVER;
 
 settings! {
     written;
-    /// The old way to switch TLS on: with on, every address of which this is the default server speaks it, as with "listen ... ssl".
+    /// The old way to enable TLS: with on, every address that has this as its default server uses it, as with "listen ... ssl".
     ssl: OldSwitch = "off", ONE, HTTP_SERVER;
-    /// Size of the largest record that is sent: smaller ones arrive sooner, larger ones cost less.
+    /// Size of the largest record sent: smaller ones arrive sooner, larger ones cost less.
     ssl_buffer_size: Size = "16k", ONE, HTTP_SERVER;
-    /// Certificate with the intermediate ones behind it; once per kind of key.
+    /// Certificate, followed by its intermediates; once per type of key.
     ssl_certificate: Vec<Template> = none, ONE, HTTP_SERVER;
-    /// How many certificates that variables name are kept, and for how long.
+    /// How many certificates named by variables are kept, and for how long.
     ssl_certificate_cache: CertificateCache = "off", ONE_OR_MORE, HTTP_SERVER;
-    /// Key of the certificate in the same place among those of the block.
+    /// Key of the certificate at the same position in the block.
     ssl_certificate_key: Vec<Template> = none, ONE, HTTP_SERVER;
     /// Ciphers for TLS 1.2, in OpenSSL's notation.
     ssl_ciphers: Bytes = "HIGH:!aNULL:!MD5", ONE, HTTP_SERVER;
-    /// Authorities whose certificates are asked of clients by name.
+    /// Authorities that clients are verified with, and whose names are sent to them.
     ssl_client_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
     /// OpenSSL's own commands: CipherString, Ciphersuites, Groups, MinProtocol, MaxProtocol, Protocol, Options.
     ssl_conf_command: Commands = none, TWO, HTTP_SERVER;
     /// Revoked certificates of clients.
     ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER;
-    /// Whether requests are taken before the handshake is over, with QUIC: those of methods other than GET and HEAD get
-    /// 425, and those of a client that has not proved its address by a token wait. Without QUIC none are.
+    /// Whether requests are accepted before the handshake is complete, only with QUIC: those with methods other than
+    /// GET and HEAD get 425, and those of a client that has not proved its address by a token wait.
     ssl_early_data: bool = "off", ONE, HTTP_SERVER;
-    /// Groups for the exchange of keys.
+    /// Groups for key exchange.
     ssl_ecdh_curve: Curves = "auto", ONE, HTTP_SERVER;
-    /// Passwords for the keys, one a line.
+    /// Passwords for the keys, one per line.
     ssl_password_file: Option<PasswordFile> = none, ONE, HTTP_SERVER;
-    /// Whether the server's order of ciphers decides.
+    /// Whether the server's cipher order is used instead of the client's.
     ssl_prefer_server_ciphers: bool = "off", ONE, HTTP_SERVER;
-    /// Versions of TLS.
+    /// TLS versions.
     ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE, HTTP_SERVER;
     /// Whether handshakes that name this server are refused.
     ssl_reject_handshake: bool = "off", ONE, HTTP_SERVER;
-    /// Where sessions are stored for clients that come again without a ticket.
+    /// Where sessions are stored for clients that return without a ticket.
     ssl_session_cache: SessionCache = "none", ONE_OR_TWO, HTTP_SERVER;
-    /// Keys of tickets: the first seals, all open; without, they are made here and changed in time.
+    /// Ticket keys: the first encrypts, all decrypt; if not set, they are generated and rotated.
     ssl_session_ticket_key: Vec<ConfPath> = none, ONE, HTTP_SERVER;
-    /// Whether clients keep their sessions themselves, sealed.
+    /// Whether clients keep their own sessions, encrypted.
     ssl_session_tickets: bool = "on", ONE, HTTP_SERVER;
-    /// How long a session can be taken up again.
+    /// How long a session can be resumed.
     ssl_session_timeout: LongTime = "5m", ONE, HTTP_SERVER;
     /// Whether the certificate's OCSP response is sent with it.
     ssl_stapling: bool = "off", ONE, HTTP_SERVER;
-    /// The answer of an OCSP responder to send, in DER.
+    /// OCSP response to send, in DER.
     ssl_stapling_file: Option<ConfPath> = none, ONE, HTTP_SERVER;
-    /// The responder to ask for the certificate's state, in place of the one the certificate names.
+    /// OCSP responder to query instead of the one that the certificate names.
     ssl_stapling_responder: Option<Bytes> = none, ONE, HTTP_SERVER;
-    /// Authorities that clients are verified with, and that are not sent to them.
+    /// Authorities that clients are verified with, and whose names are not sent to them.
     ssl_trusted_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
-    /// Whether clients must, or may, show a certificate.
+    /// Whether clients must, or may, present a certificate.
     ssl_verify_client: VerifyClient = "off", ONE, HTTP_SERVER;
     /// Intermediate certificates allowed between a client's and an authority's.
     ssl_verify_depth: u64 = "1", ONE, HTTP_SERVER;
@@ -214,35 +214,38 @@ pub const OTHERS: &[Directive] = &[
         HTTP_SERVER,
         Arity::ONE,
         Action::Ignored("the TLS library exchanges keys over curves only", once::<Bytes>),
-        "Parameters for the exchange of keys without curves.",
+        "Parameters for key exchange without curves.",
     ),
     Directive::row(
         "ssl_ocsp",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("no responder is asked about clients' certificates", never),
-        "Whether an OCSP responder is asked about clients' certificates: only off.",
+        Action::Ignored("no responder is queried about clients' certificates", never),
+        "Whether an OCSP responder is queried about clients' certificates: must be off.",
     ),
     Directive::row(
         "ssl_ocsp_cache",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("no responder is asked about clients' certificates", once::<Bytes>),
-        "Where answers about clients' certificates are kept.",
+        Action::Ignored("no responder is queried about clients' certificates", once::<Bytes>),
+        "Where OCSP responses about clients' certificates are kept.",
     ),
     Directive::row(
         "ssl_ocsp_responder",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("no responder is asked about clients' certificates", once::<Bytes>),
-        "The responder to ask about clients' certificates, in place of the one that they name.",
+        Action::Ignored("no responder is queried about clients' certificates", once::<Bytes>),
+        "OCSP responder to query about clients' certificates, instead of the one that they name.",
     ),
     Directive::row(
         "ssl_stapling_verify",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("answers are always verified by the certificate's authority", once::<bool>),
-        "Whether the responder's answers are verified.",
+        Action::Ignored(
+            "responses are always verified with the certificate's authority",
+            once::<bool>,
+        ),
+        "Whether the responder's responses are verified.",
     ),
 ];
 

@@ -48,8 +48,8 @@ impl Names {
 }
 
 settings! {
-    /// Headers of requests that say nothing of a page, as if they were on the list of those that every proxy adds; a `*` at the end of a name matches any ending.
+    /// Request headers that do not affect a page, as if they were on the list of those that every proxy adds; a `*` at the end of a name matches any ending.
     cache_ignore_headers: Names = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Headers of requests that select a page: each of their values has its own.
+    /// Request headers that select a page: each of their values has its own.
     cache_split_headers: Names = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }

@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::row(
     HTTP,
     Arity::ONE,
     Action::Set(cache_memory),
-    "What the memory tiers of all cache zones may take together: a size, or a share of the memory that the machine or the container has (25%). Without it, zones without `memory=` share a quarter.",
+    "What the memory tiers of all cache zones may use together: a size, or a share of the memory of the machine or the container (25%). If not set, zones without `memory=` share a quarter.",
 )];
 
 /// Share of the memory that zones without `memory=` have together; chosen: PHP and a database need the rest.

@@ -22,60 +22,60 @@ family_settings! {
     cache: CacheZoneName = "off", ONE;
     /// Whether stored pages say how old they are (`Age`).
     cache_age: bool = "on", ONE;
-    /// Whether expired pages answer while they are refreshed in the background.
+    /// Whether expired pages are served while they are refreshed in the background.
     cache_background_update: bool = "off", ONE;
-    /// Values that, if neither empty nor 0, keep the cache from answering.
+    /// Values that, if neither empty nor 0, bypass the cache.
     cache_bypass: Templates = none, ONE_OR_MORE;
-    /// Values that, if neither empty nor 0, leave to the cache only responses that say that they are shared.
+    /// Values that, if neither empty nor 0, limit the cache to responses that are marked as shared.
     cache_bypass_unless_shared: Templates = none, ONE_OR_MORE;
-    /// Whether the answer to a POST that names the request's URL in Content-Location is stored for GET.
+    /// Whether the response to a POST that names the request's URL in Content-Location is stored for GET.
     cache_content_location: bool = "off", ONE;
-    /// Whether the rest of a page whose start is stored is asked for alone.
+    /// Whether only the rest of a page is requested if its start is stored.
     cache_complete_partial: bool = "off", ONE;
-    /// Whether the upstream is asked although a stored page would answer, and the two are compared.
+    /// Whether requests go to the upstream even if a stored page could answer, and the two are compared.
     cache_dry_run: bool = "off", ONE;
-    /// How eagerly pages that are asked for often are refreshed before they expire.
+    /// How eagerly frequently requested pages are refreshed before they expire.
     cache_early_refresh: EarlyRefresh = "off", ONE;
-    /// Share of its age for which a page is fresh that says nothing but when it changed.
+    /// Lifetime, as a share of its age, of a page that states only when it last changed.
     cache_heuristic: Heuristic = "off", ONE;
-    /// Which stored pages an answer to a method that may change them removes: none, those whose fields
-    /// say how long they are fresh, or all.
+    /// Which stored pages the response to a method that may change them removes: none, those whose headers set their
+    /// lifetime, or all.
     cache_invalidate: Invalidate = "fields", ONE;
     /// The key of a stored page.
     cache_key: Option<Template> = none, ONE;
-    /// Whether one request at a time makes a missing page.
+    /// Whether only one request at a time generates a missing page.
     cache_lock: bool = "off", ONE;
-    /// How long one maker is waited for before another request may try too.
+    /// How long a request may take to generate a page before another may try too.
     cache_lock_age: Duration = "5s", ONE;
-    /// How long a request waits for the maker.
+    /// How long a request waits while another generates the page.
     cache_lock_timeout: Duration = "5s", ONE;
-    /// Offset beyond which ranges are not answered from a page being made.
+    /// Offset beyond which ranges are not served from a page that is being generated.
     cache_max_range_offset: Option<Offset> = none, ONE;
-    /// Methods whose answers are stored; GET and HEAD always.
+    /// Methods whose responses are stored; GET and HEAD always.
     cache_methods: CacheMethods = "GET HEAD", ONE_OR_MORE;
     /// Requests after which a page is stored.
     cache_min_uses: u64 = "1", ONE;
-    /// Which requests remove stored pages.
+    /// Which requests purge stored pages.
     cache_purge: PurgeRule = "off", ONE_OR_MORE;
-    /// Whether expired pages are validated instead of fetched.
+    /// Whether expired pages are revalidated instead of fetched again.
     cache_revalidate: bool = "off", ONE;
-    /// Name of the cache in the Cache-Status field of its answers.
+    /// Name of the cache in the Cache-Status header of its responses.
     cache_status: StatusName = "off", ONE;
     /// Headers by which the upstream tags its pages; `off` for none. They are not sent to clients.
     cache_tag_headers: TagHeaders = "Surrogate-Key Cache-Tag xkey X-Cache-Tags X-Magento-Tags", ONE_OR_MORE;
-    /// Conditions under which a stale page answers.
+    /// Conditions under which a stale page is served.
     cache_use_stale: Conditions = "off", ONE_OR_MORE;
     /// How long pages are fresh, by status.
     cache_valid: CacheValid = none, ONE_OR_MORE;
-    /// Whether languages of one weight have no order, and a page in the language wanted most answers.
+    /// Whether languages of equal weight have no order, and a page in the most wanted language is served.
     cache_vary_language: bool = "off", ONE;
-    /// Whether ranges are served though the upstream does not say it has them.
+    /// Whether ranges are served even if the upstream does not advertise them.
     force_ranges: bool = "off", ONE;
-    /// Fields of the answer that are not acted on.
+    /// Response headers that are not acted on.
     ignore_headers: IgnoreHeaders = none, ONE_OR_MORE;
-    /// Whether answers of 300 and above may be replaced by error_page.
+    /// Whether responses with status 300 and above may be replaced by error_page.
     intercept_errors: bool = "off", ONE;
-    /// Values that, if neither empty nor 0, keep the answer from being stored.
+    /// Values that, if neither empty nor 0, keep the response from being stored.
     no_cache: Templates = none, ONE_OR_MORE;
 }
 

@@ -5,6 +5,6 @@ use yorozu_kernel::config::directive::*;
 
 settings! {
     written;
-    /// A field of the request to the upstream; an empty value takes it away.
+    /// A header of the request to the upstream; an empty value removes it.
     grpc_set_header: Vec<SetHeader> = none, TWO, HTTP_SERVER_LOCATION;
 }

@@ -77,7 +77,7 @@ pub fn rows() -> Vec<Directive> {
         LOCATION | LOCATION_IF,
         Arity::ONE,
         Action::Set(pass),
-        "Address of the gRPC server, behind grpc:// or grpcs:// (with TLS) or alone, or the name of an upstream block.",
+        "Address of the gRPC server, with or without grpc:// or grpcs:// (TLS), or the name of an upstream block.",
     ));
     rows
 }

@@ -52,7 +52,7 @@ const SHARED: [&str; 9] = [
 ];
 
 settings! {
-    /// Bit of a value's flags that says it is stored gzipped; it is sent with Content-Encoding then.
+    /// Bit of a value's flags that marks it as gzipped; it is then sent with Content-Encoding.
     memcached_gzip_flag: u64 = "0", ONE, HTTP_SERVER_LOCATION;
 }
 

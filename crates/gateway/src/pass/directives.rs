@@ -106,41 +106,41 @@ family_settings! {
     at gateway, check = check;
     /// Address from which upstreams are contacted.
     bind: Bind = none, ONE_OR_TWO;
-    /// Buffer for the first part of the answer, which holds its head.
+    /// Buffer for the first part of the response, which holds its head.
     buffer_size: Size = "8k", ONE;
-    /// Whether the answer is read ahead of a slow client.
+    /// Whether the response is read ahead of a slow client.
     buffering: bool = { buffering }, ONE;
-    /// Count and size of buffers for reading ahead.
+    /// Number and size of buffers for reading ahead.
     buffers: Buffers = "8 8k", TWO;
     /// Bytes that may wait for the client while more is read.
     busy_buffers_size: Option<Size> = none, ONE;
     /// Time to establish a connection.
     connect_timeout: Duration = "60s", ONE;
-    /// Field of the answer that is not passed on.
+    /// Response header that is not passed on.
     hide_header: Vec<Bytes> = none, ONE;
-    /// Whether the upstream works on when the client is gone.
+    /// Whether the upstream keeps working after the client is gone.
     ignore_client_abort: bool = "off", ONE;
-    /// Bytes per second read from the upstream while its answer is read ahead.
+    /// Bytes per second read from the upstream while its response is read ahead.
     limit_rate: Rate = "0", ONE;
-    /// Longest temporary file for an answer; 0 for none.
+    /// Largest temporary file for a response; 0 for none.
     max_temp_file_size: Offset = "1024m", ONE;
-    /// Conditions under which the next peer tries.
+    /// Conditions under which the next peer is tried.
     next_upstream: Conditions = "error timeout", ONE_OR_MORE;
-    /// Time in which peers may be tried; 0 for any.
+    /// Time within which peers may be tried; 0 for no limit.
     next_upstream_timeout: Duration = "0", ONE;
     /// How many peers may be tried; 0 for all.
     next_upstream_tries: u64 = "0", ONE;
-    /// Hidden field of the answer that is passed on all the same.
+    /// Hidden response header that is passed on anyway.
     pass_header: Vec<Bytes> = none, ONE;
-    /// Whether the request's body is passed.
+    /// Whether the request's body is passed on.
     pass_request_body: bool = "on", ONE;
-    /// Whether the request's fields are passed.
+    /// Whether the request's headers are passed on.
     pass_request_headers: bool = "on", ONE;
-    /// Time between two reads of the answer.
+    /// Time between two reads of the response.
     read_timeout: Duration = "60s", ONE;
-    /// Whether the whole request body is read before the upstream is asked; `chunked`: only one whose length the client did not announce.
+    /// Whether the whole request body is read before the upstream is contacted; `chunked`: only one whose length the client did not announce.
     request_buffering: RequestBuffering = { buffering }, ONE;
-    /// Least bytes of a send; accepted, not done.
+    /// Minimum bytes per send; accepted, not done.
     send_lowat: Size = "0", ONE;
     /// Time between two writes of the request.
     send_timeout: Duration = "60s", ONE;
@@ -150,13 +150,13 @@ family_settings! {
     socket_rcvbuf: Option<Size> = none, ONE;
     /// Send buffer of upstream sockets.
     socket_sndbuf: Option<Size> = none, ONE;
-    /// Whether answers are stored as files, and where.
+    /// Whether responses are stored as files, and where.
     store: Store = none, ONE;
-    /// Rights of stored files.
+    /// Permissions of stored files.
     store_access: StoreAccess = "user:rw", ONE_OR_MORE;
-    /// Bytes written to a temporary file at a time; accepted, the answer's own pieces are written.
+    /// Bytes written to a temporary file at a time; accepted, the response's own pieces are written.
     temp_file_write_size: Size = "16k", ONE;
-    /// Folder of temporary files.
+    /// Folder for temporary files.
     temp_path: TempPath = { temp_path }, ONE_TO_FOUR;
 }
 

@@ -39,9 +39,9 @@ mod own {
 
     family_settings! {
         written Draft;
-        /// Certificate shown to the upstream.
+        /// Certificate presented to the upstream.
         ssl_certificate: Option<Template> = none, ONE;
-        /// How many certificates that variables name are kept, and for how long.
+        /// How many certificates named by variables are kept, and for how long.
         ssl_certificate_cache: CertificateCache = "off", ONE_OR_MORE;
         /// Key of that certificate.
         ssl_certificate_key: Option<Template> = none, ONE;
@@ -51,17 +51,17 @@ mod own {
         ssl_conf_command: Commands = none, TWO;
         /// Revoked certificates.
         ssl_crl: Option<ConfPath> = none, ONE;
-        /// Name that is asked for and verified.
+        /// Name that is requested and verified.
         ssl_name: Option<Template> = none, ONE;
-        /// Passwords for the key, one a line.
+        /// Passwords for the key, one per line.
         ssl_password_file: Option<yorozu_tls::pem::PasswordFile> = none, ONE;
-        /// Versions of TLS.
+        /// TLS versions.
         ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE;
         /// Whether the name is sent (SNI).
         ssl_server_name: bool = "off", ONE;
         /// Whether sessions are resumed.
         ssl_session_reuse: bool = "on", ONE;
-        /// Certificates of authorities the upstream's certificate is verified with.
+        /// Authorities that the upstream's certificate is verified with.
         ssl_trusted_certificate: Option<ConfPath> = none, ONE;
         /// Whether the upstream's certificate is verified.
         ssl_verify: bool = "off", ONE;

@@ -11,20 +11,20 @@ settings! {
     proxy_cache_convert_head: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// Changes the domain of the upstream's cookies.
     proxy_cookie_domain: Domains = none, ONE_OR_TWO, HTTP_SERVER_LOCATION;
-    /// Sets or removes secure, httponly and samesite of the upstream's cookies.
+    /// Sets or removes secure, httponly and samesite on the upstream's cookies.
     proxy_cookie_flags: CookieFlags = none, ONE_TO_FOUR, HTTP_SERVER_LOCATION;
     /// Changes the path of the upstream's cookies.
     proxy_cookie_path: Rules = none, ONE_OR_TWO, HTTP_SERVER_LOCATION;
-    /// HTTP's version towards the upstream; 1.1 keeps connections open.
+    /// HTTP version used with the upstream; 1.1 keeps connections open.
     proxy_http_version: HttpVersion = "1.1", ONE, HTTP_SERVER_LOCATION;
     /// Method sent in place of the client's.
     proxy_method: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
-    /// Whether fields behind the upstream's body are passed on.
+    /// Whether trailers after the upstream's body are passed on.
     proxy_pass_trailers: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Changes Location and Refresh of the upstream's answer.
+    /// Changes Location and Refresh in the upstream's response.
     proxy_redirect: Redirects = "default", ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Body sent in place of the client's.
     proxy_set_body: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
-    /// A field of the request to the upstream; an empty value takes it away.
+    /// A header of the request to the upstream; an empty value removes it.
     proxy_set_header: Vec<SetHeader> = none, TWO, HTTP_SERVER_LOCATION;
 }

@@ -191,14 +191,14 @@ const OTHERS: &[Directive] = &[
         HTTP_SERVER_LOCATION,
         Arity::ONE,
         Action::Ignored("hash tables size themselves", hash_size),
-        "Bucket of the hash of fields.",
+        "Bucket size of the hash of headers.",
     ),
     Directive::row(
         "proxy_headers_hash_max_size",
         HTTP_SERVER_LOCATION,
         Arity::ONE,
         Action::Ignored("hash tables size themselves", hash_size),
-        "Size of the hash of fields.",
+        "Size of the hash of headers.",
     ),
 ];
 

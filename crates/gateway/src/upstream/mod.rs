@@ -138,7 +138,7 @@ pub const DIRECTIVES: &[Directive] = &[
         HTTP,
         Arity::ONE,
         Action::Set(resolve_later),
-        "Whether the server starts although the name of an upstream cannot be resolved: it is looked up again every five seconds, and its requests are answered with 502 until then. Stands before `upstream`.",
+        "Whether the server starts even if the name of an upstream cannot be resolved: it is looked up again every five seconds, and requests to it get 502 until then. Must come before `upstream`.",
     ),
     row(
         "server",
@@ -155,13 +155,13 @@ pub const DIRECTIVES: &[Directive] = &[
     row(
         "least_time",
         Arity::ONE_OR_TWO,
-        "Chooses the peer that is expected to answer first, by the average time to the head or to the last byte; inflight: and by how long unanswered requests wait.",
+        "Chooses the peer that is expected to answer first, by the average time to the head or to the last byte; inflight: also by how long unanswered requests have waited.",
     ),
     row("random", Arity::UP_TO_TWO, "Chooses peers at random; two: the less busy of two."),
     row(
         "sticky",
         Arity::TWO_OR_MORE,
-        "Binds clients to peers: by a cookie (cookie name, expires=, domain=, path=, httponly, secure, samesite=), a variable (route $variable …), or a session that is learned (learn create= lookup= zone=, timeout=, header).",
+        "Binds clients to peers: by a cookie (cookie name, expires=, domain=, path=, httponly, secure, samesite=), a variable (route $variable …), or a learned session (learn create= lookup= zone=, timeout=, header).",
     ),
     row("keepalive", Arity::ONE_OR_TWO, "Idle connections each worker keeps; 32 local if unset."),
     row(
@@ -170,11 +170,11 @@ pub const DIRECTIVES: &[Directive] = &[
         "Connections to each peer that every worker opens before a request needs them, TLS handshake included; not in nginx.",
     ),
     row("keepalive_requests", Arity::ONE, "Requests per kept connection."),
-    row("keepalive_time", Arity::ONE, "Life of a kept connection."),
+    row("keepalive_time", Arity::ONE, "Maximum lifetime of a kept connection."),
     row("keepalive_timeout", Arity::ONE, "How long an idle connection is kept."),
-    row("zone", Arity::ONE_OR_TWO, "Shared state; threads share it always."),
+    row("zone", Arity::ONE_OR_TWO, "Shared state; threads always share it."),
     row("resolver", Arity::ONE_OR_MORE, "Name servers for servers with resolve."),
-    row("resolver_timeout", Arity::ONE, "Time for a name server's answer."),
+    row("resolver_timeout", Arity::ONE, "Time to wait for a name server's response."),
 ];
 
 /// An `upstream` block while it is read.

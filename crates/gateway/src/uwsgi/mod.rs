@@ -51,9 +51,9 @@ impl Setting for Modifier {
 }
 
 settings! {
-    /// First byte of a packet's head: which of the server's plugins is asked.
+    /// First byte of a packet's header: which of the server's plugins is used.
     uwsgi_modifier1: Modifier = "0", ONE, HTTP_SERVER_LOCATION;
-    /// Last byte of a packet's head.
+    /// Last byte of a packet's header.
     uwsgi_modifier2: Modifier = "0", ONE, HTTP_SERVER_LOCATION;
     /// A parameter for the application.
     uwsgi_param: Vec<Param> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
@@ -71,7 +71,7 @@ pub fn rows() -> Vec<Directive> {
         LOCATION | LOCATION_IF,
         Arity::ONE,
         Action::Set(pass),
-        "Address of the uwsgi server, behind uwsgi:// or suwsgi:// (with TLS) or alone, or the name of an upstream block.",
+        "Address of the uwsgi server, with or without uwsgi:// or suwsgi:// (TLS), or the name of an upstream block.",
     ));
     rows
 }

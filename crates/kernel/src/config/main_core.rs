@@ -167,33 +167,33 @@ settings! {
     written;
     /// Runs in the background.
     daemon: bool = "on", ONE, MAIN;
-    /// Whether a master process keeps the rights it was started with, and a server process with those of `user` serves. Off, one process does both: with all rights, as with nginx.
+    /// Whether a master process keeps the privileges it was started with while a server process runs as `user`. Off: one process does both, with all privileges, as in nginx.
     master_process: bool = "on", ONE, MAIN;
-    /// User and group the process takes on after binding its sockets.
+    /// User and group that the process switches to after binding its sockets.
     user: Option<User> = none, ONE_OR_TWO, MAIN;
     /// Worker threads, each with its own event loop; `auto`: one per usable CPU.
     worker_processes: Workers = "1", ONE, MAIN;
     /// File that holds the process id.
     pid: Option<PrefixPath> = none, ONE, MAIN;
-    /// Socket for `yorozu cache …`: a path, or off; the path of the pid file with .sock appended if not set.
+    /// Socket for `yorozu cache …`: a path, or off; if not set, the path of the pid file with .sock appended.
     control: Option<ControlSocket> = none, ONE, MAIN;
-    /// Limit of open files (RLIMIT_NOFILE).
+    /// Limit on open files (RLIMIT_NOFILE).
     worker_rlimit_nofile: Option<u64> = none, ONE, MAIN;
-    /// Limit of a core file (RLIMIT_CORE).
+    /// Limit on the size of a core file (RLIMIT_CORE).
     worker_rlimit_core: Option<Offset> = none, ONE, MAIN;
-    /// Limit of the server process's address space (RLIMIT_AS): what needs more ends it, and the master starts another one.
+    /// Limit on the server process's address space (RLIMIT_AS): exceeding it ends the process, and the master starts another.
     worker_rlimit_as: Option<Offset> = none, ONE, MAIN;
-    /// A worker whose event loop has stood for so long is reported; 0: never.
+    /// How long a worker's event loop may be stuck before it is reported; 0: never.
     worker_watchdog: Duration = "30s", ONE, MAIN;
     /// How long a graceful stop waits for connections before it closes them.
     worker_shutdown_timeout: Option<Duration> = none, ONE, MAIN;
     /// Nice value of the process, from -20 to 20.
     worker_priority: Nice = "0", ONE, MAIN;
-    /// Current folder of the process.
+    /// Current working directory of the process.
     working_directory: Option<PrefixPath> = none, ONE, MAIN;
-    /// Connections a worker holds at once, those to upstreams included.
+    /// Connections a worker holds at once, including those to upstreams.
     worker_connections: u64 = "512", ONE, EVENTS;
-    /// An environment variable kept for the process; all are kept, and none is set.
+    /// An environment variable to keep for the process; all are kept, and none are set.
     env: Vec<Words> = none, ONE, MAIN;
 }
 
@@ -222,21 +222,21 @@ pub const OTHERS: &[Directive] = &[
             block.error_log.get_or_insert_with(ErrorLogs::default).push(target);
             Ok(())
         }),
-        "File and least level of messages; several lines give several logs. memory:SIZE keeps the last ones for yorozu log --error.",
+        "File and minimum level of messages; several lines write several logs. memory:SIZE keeps the latest messages for yorozu log --error.",
     ),
     Directive::row(
         "ssl_object_cache_inheritable",
         MAIN,
         Arity::ONE,
         Action::Ignored("a reload reads certificates and keys again", once::<bool>),
-        "Whether a reload takes certificates over that did not change.",
+        "Whether a reload reuses certificates that did not change.",
     ),
     Directive::row(
         "use",
         EVENTS,
         Arity::ONE,
         Action::Set(event_method),
-        "Event method; this server has epoll.",
+        "Event method; this server uses epoll.",
     ),
     Directive::row(
         "multi_accept",

@@ -21,7 +21,7 @@ settings! {
     add_before_body: Option<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
     /// The path whose content is appended; empty for none.
     add_after_body: Option<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
-    /// Types of content, besides `text/html`, to which it is added.
+    /// Content types, besides `text/html`, to which it is added.
     addition_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 

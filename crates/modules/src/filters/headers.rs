@@ -120,15 +120,15 @@ word_enum! {
 
 settings! {
     inherit = inherit, check = nothing_to_check;
-    /// A field added to answers of 200, 201, 204, 206, 301 to 304, 307 and 308, or to all.
+    /// A header added to responses with 200, 201, 204, 206, 301 to 304, 307 and 308, or to all.
     add_header: Vec<AddHeader> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Whether fields of enclosing blocks are added too.
+    /// Whether headers of enclosing blocks are added too.
     add_header_inherit: AddInherit = "on", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// A field added after the content of such answers.
+    /// A trailer added after the content of such responses.
     add_trailer: Vec<AddHeader> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION | LOCATION_IF;
     /// Whether trailers of enclosing blocks are added too.
     add_trailer_inherit: AddInherit = "on", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Expires and Cache-Control of such answers.
+    /// Expires and Cache-Control of such responses.
     expires: Expires = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION | LOCATION_IF;
 }
 

@@ -34,13 +34,13 @@ impl Setting for Replacement {
 }
 
 settings! {
-    /// A string that is searched for, ignoring case, and its replacement.
+    /// A string to search for, ignoring case, and its replacement.
     sub_filter: Vec<Replacement> = none, TWO, HTTP_SERVER_LOCATION;
-    /// Whether `Last-Modified` stays; without, `ETag` goes too.
+    /// Whether `Last-Modified` is kept; if not, `ETag` is removed too.
     sub_filter_last_modified: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Whether each string is replaced once only.
+    /// Whether each string is replaced only once.
     sub_filter_once: bool = "on", ONE, HTTP_SERVER_LOCATION;
-    /// Types of content, besides `text/html`, in which strings are replaced.
+    /// Content types, besides `text/html`, in which strings are replaced.
     sub_filter_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 

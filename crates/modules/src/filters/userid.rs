@@ -139,7 +139,7 @@ impl Setting for Service {
 const CONTEXTS: Contexts = HTTP_SERVER_LOCATION;
 
 settings! {
-    /// Whether clients get a cookie, or those they bring are logged.
+    /// Whether clients get a cookie, or those they send are logged.
     userid: Mode = "off", ONE, CONTEXTS;
     /// The cookie's name.
     userid_name: Option<Bytes> = "uid", ONE, CONTEXTS;
@@ -153,9 +153,9 @@ settings! {
     userid_flags: Flags = "off", ONE_OR_MORE, CONTEXTS;
     /// The first padding character of its value; a cookie with another one is replaced.
     userid_mark: Mark = "off", ONE, CONTEXTS;
-    /// A field `P3P` sent with it.
+    /// A `P3P` header sent with it.
     userid_p3p: Option<Bytes> = none, ONE, CONTEXTS;
-    /// The number of the server in the cookie; without, a part of its address.
+    /// The number of the server in the cookie; if not set, a part of its address.
     userid_service: Service = none, ONE, CONTEXTS;
 }
 

@@ -65,11 +65,11 @@ impl Adds for Methods {
 settings! {
     /// The methods by which clients may change files.
     dav_methods: Methods = "off", ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Whether PUT makes the folders that a path needs.
+    /// Whether PUT creates the folders that a path needs.
     create_full_put_path: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Rights of what is made.
+    /// Permissions of what is created.
     dav_access: StoreAccess = "user:rw", ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Parts that a path must have so that it can be deleted.
+    /// How many parts a path must have to be deleted.
     min_delete_depth: u64 = "0", ONE, HTTP_SERVER_LOCATION;
 }
 

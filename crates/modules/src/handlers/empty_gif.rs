@@ -28,7 +28,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
         block.handle_by(EmptyGif);
         Ok(())
     }),
-    "Answers with a picture of one transparent pixel.",
+    "Answers with a GIF of one transparent pixel.",
 )];
 
 /// GIF89a: one pixel of a palette of two, transparent.

@@ -32,7 +32,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
         block.handle_by(Flv);
         Ok(())
     }),
-    "Sends a file from the byte on that the argument start says, behind a header of its own.",
+    "Sends a file from the byte given by the argument start, after a header of its own.",
 )];
 
 /// Version 1, with audio and video; nine bytes, and no tag before the first.

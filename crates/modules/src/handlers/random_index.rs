@@ -20,7 +20,7 @@ pub const MODULE: Module =
     Module::new("http_random_index", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
 settings! {
-    /// Whether a path that ends in a slash is answered with a file of that folder, whichever.
+    /// Whether a path that ends in a slash is answered with a random file from that folder.
     random_index: bool = "off", ONE, LOCATION;
 }
 

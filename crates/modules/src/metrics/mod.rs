@@ -69,13 +69,13 @@ const SECTIONS: &[Section] = &[
 
 settings! {
     inherit = Draft::inherit, check = register;
-    /// Names of zones that are counted apart, of servers and of locations each; the rest is the zone "other".
+    /// How many zone names are counted separately, for servers and locations each; the rest go to the zone "other".
     status_zone_limit: u64 = "200", ONE, HTTP;
     /// A server's `status_zone`, also for its locations.
     server_zone: ZoneName = none, ONE, 0;
     /// A location's `status_zone`.
     location_zone: ZoneName = none, ONE, 0;
-    /// What vhost_traffic_status_display answers with where the path says no format.
+    /// Format of vhost_traffic_status_display if the path names none.
     vhost_traffic_status_display_format: TrafficFormat = "html", ONE, HTTP_SERVER_LOCATION;
 }
 
@@ -128,7 +128,7 @@ const OTHERS: &[Directive] = &[
             }
             Ok(())
         },
-        "Zone that requests are counted in, which may be a variable; off for none. A server's and a location's are counted each.",
+        "Zone that requests are counted in, which may be a variable; off for none. A server's and a location's zone both count.",
     ),
     set(
         "prometheus",
@@ -141,7 +141,7 @@ const OTHERS: &[Directive] = &[
                 Err(ValueError(format!("unknown template \"{other}\", expected \"all\"")))
             }
         },
-        "Answers with all metrics, as Prometheus and OpenMetrics have them.",
+        "Answers with all metrics, in the formats of Prometheus and OpenMetrics.",
     ),
     set(
         "api",
@@ -154,14 +154,14 @@ const OTHERS: &[Directive] = &[
             }
             _ => Err(args.invalid_parameter(args.words.last().map_or(b"", |word| &word[..]))),
         },
-        "Answers with figures as JSON, in the shape of nginx's commercial API; read-only.",
+        "Answers with figures as JSON, in the format of nginx's commercial API; read-only.",
     ),
     set(
         "vhost_traffic_status_zone",
         HTTP,
         Arity::UP_TO_TWO,
         by_server_name,
-        "Counts requests by the name of their server, as status_zone $server_name in each; its size has no effect.",
+        "Counts requests by server name, like status_zone $server_name in each server; its size has no effect.",
     ),
     set(
         "vhost_traffic_status",
@@ -174,7 +174,7 @@ const OTHERS: &[Directive] = &[
             block.drafts.of::<Draft>().server_zone.replace(ZoneName::Off);
             Ok(())
         },
-        "Whether requests are counted by the name of their server; off in a location leaves its requests out.",
+        "Whether requests are counted by server name; off in a location leaves its requests out.",
     ),
     set(
         "vhost_traffic_status_display",
@@ -184,7 +184,7 @@ const OTHERS: &[Directive] = &[
             None => show(block, args, Traffic),
             Some(_) => Err(args.invalid_value()),
         },
-        "Answers as the module of virtual hosts' traffic does: below the location at format/json, format/prometheus and format/html.",
+        "Answers as nginx-module-vts does: below the location at format/json, format/prometheus and format/html.",
     ),
 ];
 
@@ -200,7 +200,7 @@ const OF_TRAFFIC: &[Directive] = &[
         "vhost_traffic_status_bypass_limit",
         Arity::ONE,
         NO_LIMITS,
-        "Whether limits of traffic are passed by.",
+        "Whether traffic limits are bypassed.",
     ),
     ignored(
         "vhost_traffic_status_bypass_stats",
@@ -212,7 +212,7 @@ const OF_TRAFFIC: &[Directive] = &[
         "vhost_traffic_status_display_jsonp",
         Arity::ONE,
         "there is no JSONP: other origins would read the figures",
-        "The function that JSONP calls.",
+        "The JSONP callback function.",
     ),
     ignored(
         "vhost_traffic_status_display_sum_key",
@@ -223,40 +223,40 @@ const OF_TRAFFIC: &[Directive] = &[
     ignored(
         "vhost_traffic_status_dump",
         Arity::ONE_OR_TWO,
-        "figures are kept over reloads, and begin with a start",
-        "A file that keeps the figures.",
+        "figures are kept across reloads, but not restarts",
+        "A file that the figures are saved to.",
     ),
-    ignored("vhost_traffic_status_filter", Arity::ONE, NO_FILTERS, "Whether filters count."),
+    ignored("vhost_traffic_status_filter", Arity::ONE, NO_FILTERS, "Whether filters apply."),
     ignored(
         "vhost_traffic_status_filter_by_host",
         Arity::ONE,
-        "requests are counted by the name of their server, of which clients cannot make up more",
+        "requests are counted by server name, which clients cannot make up",
         "Whether requests are counted by their host.",
     ),
     ignored(
         "vhost_traffic_status_filter_check_duplicate",
         Arity::ONE,
         NO_FILTERS,
-        "Whether filters that are there twice count once.",
+        "Whether duplicate filters count once.",
     ),
     ignored(
         "vhost_traffic_status_filter_max_node",
         Arity::ONE_OR_MORE,
-        "\"status_zone_limit\" bounds the names that are counted apart",
-        "How many values of a filter are counted apart.",
+        "\"status_zone_limit\" limits the names that are counted separately",
+        "How many values of a filter are counted separately.",
     ),
     ignored(
         "vhost_traffic_status_histogram_buckets",
         Arity::ONE_OR_MORE,
         "these figures have no histograms",
-        "The bounds of histograms.",
+        "The bucket bounds of histograms.",
     ),
-    ignored("vhost_traffic_status_limit", Arity::ONE, NO_LIMITS, "Whether limits of traffic hold."),
+    ignored("vhost_traffic_status_limit", Arity::ONE, NO_LIMITS, "Whether traffic limits apply."),
     ignored(
         "vhost_traffic_status_limit_check_duplicate",
         Arity::ONE,
         NO_LIMITS,
-        "Whether limits that are there twice hold once.",
+        "Whether duplicate limits apply once.",
     ),
     ignored(
         "vhost_traffic_status_stats_by_upstream",
@@ -286,8 +286,8 @@ const OF_TRAFFIC: &[Directive] = &[
     ),
 ];
 
-const NO_MEANS: &str = "the mean is that of all requests";
-const NO_LIMITS: &str = "there are no limits of traffic to hold";
+const NO_MEANS: &str = "the mean is over all requests";
+const NO_LIMITS: &str = "there are no traffic limits";
 const NO_FILTERS: &str = "there are no filters";
 
 const fn ignored(

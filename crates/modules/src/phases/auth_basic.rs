@@ -53,7 +53,7 @@ impl Setting for UserFile {
 const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LIMIT_EXCEPT;
 
 settings! {
-    /// The realm a visitor must give a name and a password for.
+    /// The realm for which a visitor must enter a name and a password.
     auth_basic: Realm = "off", ONE, CONTEXTS;
     /// Names and passwords, one per line.
     auth_basic_user_file: Option<UserFile> = none, ONE, CONTEXTS;

@@ -46,9 +46,9 @@ impl Setting for Assignment {
 }
 
 settings! {
-    /// Where it is asked whether a request may pass: 2xx says yes, 401 and 403 no.
+    /// URI of a subrequest that decides whether a request may pass: 2xx allows it, 401 and 403 deny it.
     auth_request: Asked = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Sets a variable when that is known, from what was answered.
+    /// Sets a variable after the auth_request subrequest, from its response.
     auth_request_set: Vec<Assignment> = none, TWO, HTTP_SERVER_LOCATION;
 }
 

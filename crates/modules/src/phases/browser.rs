@@ -90,13 +90,13 @@ impl Adds for Ancient {
 }
 
 settings! {
-    /// The version from which a browser counts as modern; `unlisted`: so do those that are not named.
+    /// The version from which a browser counts as modern; `unlisted`: so do browsers that are not named.
     modern_browser: Modern = none, ONE_OR_TWO, HTTP_SERVER_LOCATION;
-    /// Strings whose presence makes a browser ancient; `netscape4`: so do those that call themselves Mozilla 1 to 4.
+    /// Strings whose presence makes a browser ancient; `netscape4`: so are those that call themselves Mozilla 1 to 4.
     ancient_browser: Ancient = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// What `$modern_browser` says of a modern browser.
+    /// Value of `$modern_browser` for a modern browser.
     modern_browser_value: LastOf<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
-    /// What `$ancient_browser` says of an ancient browser.
+    /// Value of `$ancient_browser` for an ancient browser.
     ancient_browser_value: LastOf<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
 }
 

@@ -61,21 +61,21 @@ pub const DIRECTIVES: &[Directive] = &[
         HTTP,
         Arity::ONE,
         Action::Open(open),
-        "Variables with what a MaxMind database says about an address: $name [default=] [source=] path …, $name metadata …, auto_reload.",
+        "Variables with data about an address from a MaxMind database: $name [default=] [source=] path …, $name metadata …, auto_reload.",
     ),
     Directive::row(
         "geoip2_proxy",
         HTTP,
         Arity::ONE,
         Action::Set(proxy),
-        "Proxies whose X-Forwarded-For says the address.",
+        "Proxies whose X-Forwarded-For the address is taken from.",
     ),
     Directive::row(
         "geoip2_proxy_recursive",
         HTTP,
         Arity::ONE,
         Action::Set(proxy_recursive),
-        "Whether the address is the last one there that is no proxy's.",
+        "Whether the last address in X-Forwarded-For that is not a proxy's is used.",
     ),
 ];
 

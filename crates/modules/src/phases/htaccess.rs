@@ -41,7 +41,7 @@ pub const MODULE: Module =
     Module::new("http_htaccess", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
 settings! {
-    /// Whether 403 answers what an `.htaccess` in the file's folder, or in one above as far as `root`, refuses by `Require all denied` or `Deny from all`, also in `<Files>` and `<FilesMatch>`, or by a `RewriteRule` with `[F]`, `[G]` or `[R=404]` and without a condition. Nothing else in it counts, and a stored page is shown until it is made again.
+    /// Whether 403 is sent where an `.htaccess` in the file's folder, or in one above it up to `root`, refuses access by `Require all denied` or `Deny from all`, also in `<Files>` and `<FilesMatch>`, or by a `RewriteRule` with `[F]`, `[G]` or `[R=404]` and without a condition. Nothing else in it counts, and a stored page is served until it is refreshed.
     htaccess_deny: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 

@@ -146,7 +146,7 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
 
 settings! {
     inherit = Draft::inherit, check = check;
-    /// How many requests of a key may be under way. With `upstream` only requests count that reach an upstream: no hits.
+    /// How many requests of a key may be in progress. With `upstream`, only requests that reach an upstream count, not hits.
     limit_conn: Vec<Limit> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
     /// Whether limits are only counted and logged.
     limit_conn_dry_run: bool = "off", ONE, HTTP_SERVER_LOCATION;
@@ -161,7 +161,7 @@ pub const OTHERS: &[Directive] = &[Directive::row(
     HTTP,
     Arity::TWO,
     Action::Set(|_, args| zone(args)),
-    "A zone of keys whose requests under way are counted.",
+    "A zone of keys whose requests in progress are counted.",
 )];
 
 fn zone(args: &Args<'_>) -> Result<(), ValueError> {

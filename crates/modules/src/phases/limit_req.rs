@@ -142,7 +142,7 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
 
 settings! {
     inherit = Draft::inherit, check = check;
-    /// How often a key may ask, and how much of a burst is delayed or passed. With `upstream` only requests count that reach an upstream: no hits.
+    /// How often a key may make requests, and how much of a burst is delayed or passed. With `upstream`, only requests that reach an upstream count, not hits.
     limit_req: Vec<Limit> = none, ONE_TO_FOUR, HTTP_SERVER_LOCATION;
     /// Whether limits are only counted and logged.
     limit_req_dry_run: bool = "off", ONE, HTTP_SERVER_LOCATION;
@@ -157,7 +157,7 @@ pub const OTHERS: &[Directive] = &[Directive::row(
     HTTP,
     Arity::THREE,
     Action::Set(|_, args| zone(args)),
-    "A zone of keys and the rate at which each may ask.",
+    "A zone of keys and the rate at which each may make requests.",
 )];
 
 fn zone(args: &Args<'_>) -> Result<(), ValueError> {

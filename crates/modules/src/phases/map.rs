@@ -40,7 +40,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
     HTTP,
     Arity::TWO,
     Action::Open(open),
-    "A variable whose value depends on another text.",
+    "A variable whose value depends on another value.",
 )];
 
 impl Computed for Map {

@@ -36,9 +36,9 @@ impl Setting for Mirrors {
 }
 
 settings! {
-    /// Where the request is made a second time; several lines make it several times.
+    /// URI that a copy of the request is sent to; several lines send several copies.
     mirror: Mirrors = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Whether its body goes there too: it is read whole first then.
+    /// Whether the body is sent there too: it is then read whole first.
     mirror_request_body: bool = "on", ONE, HTTP_SERVER_LOCATION;
 }
 

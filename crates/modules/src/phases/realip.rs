@@ -98,13 +98,13 @@ impl SchemeHeader {
 }
 
 settings! {
-    /// What says the client's address: a field, or `proxy_protocol`.
+    /// Where the client's address is taken from: a header, or `proxy_protocol`.
     real_ip_header: RealIpHeader = "X-Real-IP", ONE, HTTP_SERVER_LOCATION;
-    /// What says the scheme that the client spoke to a trusted proxy, a field like `X-Forwarded-Proto`: `https`, `on` or `1`, and `http`, `off` or `0`.
+    /// Header with the scheme that the client used to reach a trusted proxy, such as `X-Forwarded-Proto`: `https`, `on` or `1`, and `http`, `off` or `0`.
     real_ip_scheme: Option<SchemeHeader> = none, ONE, HTTP_SERVER_LOCATION;
-    /// Whether addresses are passed over as long as they are trusted.
+    /// Whether addresses are skipped as long as they are trusted.
     real_ip_recursive: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Proxies that are believed.
+    /// Trusted proxies.
     set_real_ip_from: Vec<Trusted> = none, ONE, HTTP_SERVER_LOCATION;
 }
 

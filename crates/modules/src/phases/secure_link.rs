@@ -27,7 +27,7 @@ settings! {
     inherit = inherit, check = check;
     /// The link's checksum and, after a comma, when it expires, in seconds since 1970.
     secure_link: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
-    /// What the checksum is of.
+    /// What the checksum is computed from.
     secure_link_md5: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
     /// The secret of links of the form `/prefix/checksum/link`.
     secure_link_secret: Option<Bytes> = none, ONE, HTTP_SERVER_LOCATION;

@@ -29,7 +29,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
     HTTP,
     Arity::TWO,
     Action::Open(open),
-    "A variable that is one of several values for fixed shares of the clients.",
+    "A variable that has one of several values, for fixed shares of the clients.",
 )];
 
 impl Computed for Split {

@@ -23,21 +23,21 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["worker_processes"], "threads; changes take effect at the next start"),
     (
         &["worker_connections"],
-        "clients beyond it wait until one that is idle, silent or slow to begin has ended; each socket has room for 8 in any case",
+        "further clients wait until a connection that is idle, silent or slow to start has ended; each socket always has room for 8",
     ),
-    (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay"),
+    (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay open"),
     (&["listen"], "the default backlog is 16,384"),
     (&["server_tokens"], "says `yorozu`"),
     (
         &["quic_host_key"],
-        "without it the key is the process's, not the configuration's; another one takes effect at the next start",
+        "if not set, the key belongs to the process, not the configuration; a changed key takes effect at the next start",
     ),
     (&["ssl_early_data"], "with QUIC only"),
-    (&["quic_retry"], "Retry is also asked for while many handshakes are under way"),
+    (&["quic_retry"], "Retry is also requested while many handshakes are in progress"),
     (&["resolver"], "`localhost` is not looked up"),
     (
         &["client_body_temp_path", "client_body_in_file_only"],
-        "files of bodies have no name unless they are kept",
+        "body files have no name unless they are kept",
     ),
     (&["if_modified_since"], "ignored if there is an `If-None-Match`"),
     (&["gzip_min_length"], "applies to responses that arrived whole without `Content-Length`, too"),
@@ -46,7 +46,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["auth_basic_user_file"], "hashes of gost-yescrypt, scrypt, SunMD5 and NT are not supported"),
     (
         &["proxy_cache_key", "fastcgi_cache_key", "scgi_cache_key", "uwsgi_cache_key"],
-        "without it the key is method, host and target; with proxy_pass nginx's, $scheme$proxy_host$request_uri",
+        "if not set, the key is method, host and target; with proxy_pass, nginx's $scheme$proxy_host$request_uri",
     ),
     (
         &[
@@ -68,7 +68,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
             "scgi_cache_use_stale",
             "uwsgi_cache_use_stale",
         ],
-        "`must-revalidate` and its like forbid it",
+        "`must-revalidate` and the like forbid it",
     ),
     (
         &["proxy_cache_purge", "fastcgi_cache_purge", "scgi_cache_purge", "uwsgi_cache_purge"],
@@ -76,11 +76,11 @@ const DIFFERS: &[(&[&str], &str)] = &[
     ),
     (
         &["proxy_request_buffering", "fastcgi_request_buffering"],
-        "also `chunked`; what the cache may answer is read whole first",
+        "also `chunked`; requests that the cache may answer are read whole first",
     ),
     (
         &["scgi_pass"],
-        "`CONTENT_LENGTH` is said once, and is what is sent; a parameter with a zero byte is refused",
+        "`CONTENT_LENGTH` is sent once, with the actual length; a parameter with a zero byte is refused",
     ),
     (&["proxy_pass_request_body"], "off sends no `Content-Length` either"),
     (&["proxy_pass"], "spaces and line ends from variables are escaped"),
@@ -105,7 +105,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["proxy_ssl_ciphers", "uwsgi_ssl_ciphers", "ssl_ciphers"], "only those with forward secrecy"),
     (
         &["proxy_ssl_verify", "uwsgi_ssl_verify"],
-        "authorities of X.509's first version are no signers; an address is compared with alternative names, too",
+        "X.509 version 1 authorities are not accepted as signers; an address is compared with alternative names, too",
     ),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
     (
@@ -114,21 +114,21 @@ const DIFFERS: &[(&[&str], &str)] = &[
     ),
     (
         &["acme_certificate"],
-        "until there is a certificate, one of an earlier order or a self-signed one is used; no names with `*`",
+        "until the certificate is issued, one from an earlier order or a self-signed one is used; no names with `*`",
     ),
-    (&["acme_issuer"], "without `resolver` the system's is used"),
+    (&["acme_issuer"], "without `resolver`, the system's is used"),
     (
         &["state_path"],
-        "one of the processes that share it orders; an order that was interrupted is taken up again",
+        "only one of the processes that share it orders certificates; an interrupted order is resumed",
     ),
     (&["ssl"], "as nginx before 1.25.1, with its warning; newer ones refuse it"),
     (&["ssl_stapling"], "requested at the start, always verified"),
-    (&["sticky"], "a session is learned when the head of the answer has come"),
+    (&["sticky"], "a session is learned when the response head has arrived"),
     (&["http2_chunk_size"], "16k by default"),
     (&["quic_gso"], "on by default"),
     (
         &["api"],
-        "as in nginx's commercial version, read-only; each cache has an object `yorozu` besides",
+        "as in nginx's commercial version, read-only; each cache also has an object `yorozu`",
     ),
     (
         &["status_zone"],

@@ -67,7 +67,7 @@ pub const DIRECTIVES: &[Directive] = &[
             block.handle_by(Control(Access::All));
             Ok(())
         }),
-        "Answers `yorozu cache …`; the control socket does so by itself.",
+        "Answers `yorozu cache …`; the control socket does so without it.",
     ),
     Directive::row(
         "cache_purge_api",

@@ -26,7 +26,7 @@ settings! {
     inherit = Draft::inherit, check = check;
     /// Whether redirects made by the server name scheme, host and port.
     absolute_redirect: bool = "on", ONE, HTTP_SERVER_LOCATION;
-    /// Delay of 401 answers, against timing attacks.
+    /// Delay of 401 responses, against timing attacks.
     auth_delay: Duration = "0s", ONE, HTTP_SERVER_LOCATION;
     /// Whether HTTP/1.1 bodies of unknown length are sent chunked.
     chunked_transfer_encoding: bool = "on", ONE, HTTP_SERVER_LOCATION;
@@ -40,15 +40,15 @@ settings! {
     client_body_temp_path: TempPath = "client_body_temp", ONE_TO_FOUR, HTTP_SERVER_LOCATION;
     /// Time between two reads of the request body.
     client_body_timeout: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
-    /// Buffer for the request head; a longer one takes large_client_header_buffers.
+    /// Buffer for the request head; a longer one uses large_client_header_buffers.
     client_header_buffer_size: Size = "1k", ONE, HTTP | SERVER;
     /// Time to receive the whole request head.
     client_header_timeout: Duration = "60s", ONE, HTTP | SERVER;
-    /// Longest request body; 0 for any. Longer ones get 413.
+    /// Largest request body; 0 for no limit. Larger ones get 413.
     client_max_body_size: Offset = "1m", ONE, HTTP_SERVER_LOCATION;
     /// Memory pool of a connection.
     connection_pool_size: PoolSize = "512", ONE, HTTP | SERVER;
-    /// Type of files whose extension is in no `types`.
+    /// Type of files whose extension is not in `types`.
     default_type: Bytes = "text/plain", ONE, HTTP_SERVER_LOCATION;
     /// Pages shown for errors, or redirects in their place.
     error_page: Vec<ErrorPage> = none, TWO_OR_MORE, HTTP_SERVER_LOCATION | LOCATION_IF;
@@ -56,37 +56,37 @@ settings! {
     etag: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// How If-Modified-Since is compared.
     if_modified_since: IfModifiedSince = "exact", ONE, HTTP_SERVER_LOCATION;
-    /// Whether field lines with odd names are dropped instead of passed on.
+    /// Whether headers with invalid names are dropped instead of passed on.
     ignore_invalid_headers: bool = "on", ONE, HTTP | SERVER;
-    /// Only internal redirects may enter; others get 404.
+    /// Only internal redirects may enter; other requests get 404.
     internal: Present = none, NONE, LOCATION;
     /// Browsers that get no keep-alive after POST.
     keepalive_disable: KeepaliveDisable = "msie6", ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Requests per connection.
     keepalive_requests: u64 = "1000", ONE, HTTP_SERVER_LOCATION;
-    /// Life of a connection before it is closed after a request.
+    /// How long a connection may live before it is closed after a request.
     keepalive_time: Duration = "1h", ONE, HTTP_SERVER_LOCATION;
-    /// How long an idle connection stays open, and what the Keep-Alive field says.
+    /// How long an idle connection stays open, and what the Keep-Alive header says.
     keepalive_timeout: KeepaliveTimeout = "75s", ONE_OR_TWO, HTTP_SERVER_LOCATION;
-    /// Count and size of buffers for long heads: one line fits in one buffer.
+    /// Number and size of buffers for long request heads: each line must fit in one buffer.
     large_client_header_buffers: Buffers = "4 8k", TWO, HTTP | SERVER;
     /// Bytes per second to one client.
     limit_rate: Rate = "0", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Bytes sent before limit_rate begins.
+    /// Bytes sent before limit_rate applies.
     limit_rate_after: Rate = "0", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Whether unread data of the client is read before closing.
+    /// Whether unread data from the client is read before closing.
     lingering_close: LingeringClose = "on", ONE, HTTP_SERVER_LOCATION;
-    /// Longest lingering.
+    /// Maximum lingering time.
     lingering_time: Duration = "30s", ONE, HTTP_SERVER_LOCATION;
     /// Longest wait for more data while lingering.
     lingering_timeout: Duration = "5s", ONE, HTTP_SERVER_LOCATION;
     /// Whether missing files are logged as errors.
     log_not_found: bool = "on", ONE, HTTP_SERVER_LOCATION;
-    /// Most field lines of a request.
+    /// Maximum number of headers in a request.
     max_headers: u64 = "1000", ONE, HTTP | SERVER;
-    /// Most ranges of a request; more get the whole.
+    /// Maximum number of ranges in a request; with more, the whole response is sent.
     max_ranges: u64 = "18446744073709551615", ONE, HTTP_SERVER_LOCATION;
-    /// Whether adjacent slashes of a path count as one.
+    /// Whether adjacent slashes in a path count as one.
     merge_slashes: bool = "on", ONE, HTTP | SERVER;
     /// Comments that keep old MSIE from replacing short error pages.
     msie_padding: bool = "on", ONE, HTTP_SERVER_LOCATION;
@@ -100,47 +100,47 @@ settings! {
     reset_timedout_connection: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Name servers for names in variables: addresses, valid=, ipv4=, ipv6=.
     resolver: Option<Resolver> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Time for a name server's answer.
+    /// Time to wait for a name server's response.
     resolver_timeout: Duration = "30s", ONE, HTTP_SERVER_LOCATION;
-    /// Folder of files.
+    /// Folder that files are served from.
     root: Root = "html", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Whether all or any of the access modules must allow.
+    /// Whether all or any of the access modules must allow access.
     satisfy: Satisfy = "all", ONE, HTTP_SERVER_LOCATION;
     /// Time between two writes of the response.
     send_timeout: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
     /// Whether files are sent without passing through this process.
     sendfile: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Most bytes of a file sent in one call.
+    /// Maximum bytes of a file sent in one call.
     sendfile_max_chunk: Size = "2m", ONE, HTTP_SERVER_LOCATION;
     /// Whether redirects name the server's primary name instead of the requested host.
     server_name_in_redirect: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Whether the version is shown.
     server_tokens: ServerTokens = "on", ONE, HTTP_SERVER_LOCATION;
-    /// Whether small writes are not delayed (TCP_NODELAY); here never delayed.
+    /// Whether small writes are sent without delay (TCP_NODELAY); here they always are.
     tcp_nodelay: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// Whether a head and the start of a file share a packet; here they always do.
     tcp_nopush: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Files to look for, and where to go when there is none.
+    /// Files to look for, and where to go when none exists.
     try_files: Option<TryFiles> = none, TWO_OR_MORE, SERVER | LOCATION;
-    /// Whether names with underscores are valid.
+    /// Whether header names with underscores are valid.
     underscores_in_headers: bool = "off", ONE, HTTP | SERVER;
-    /// Whether symbolic links in the path of a file refuse it, or those to another owner's file.
+    /// Whether a file is refused if its path has symbolic links, or links to another owner's file.
     disable_symlinks: DisableSymlinks = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Extensions and their MIME types.
     types: Types = "", NONE, 0;
     /// Open files kept between requests.
     open_file_cache: OpenFileCache = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION;
-    /// Whether misses are kept too.
+    /// Whether failed lookups are kept too.
     open_file_cache_errors: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Uses within inactive that keep a file open.
+    /// Uses during the inactive time that keep a file open.
     open_file_cache_min_uses: u64 = "1", ONE, HTTP_SERVER_LOCATION;
-    /// How long a kept file is trusted before it is looked at again.
+    /// How long a kept file is trusted before it is checked again.
     open_file_cache_valid: LongTime = "60s", ONE, HTTP_SERVER_LOCATION;
-    /// Above this size files are read past the page cache; accepted, not done.
+    /// Size above which files are read without the system's page cache; accepted, not done.
     directio: OffOrSize = "off", ONE, HTTP_SERVER_LOCATION;
     /// Whether subrequests are written to the access log, too.
     log_subrequest: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Values that, if none is empty or 0, let 103 answers of upstreams pass to the client.
+    /// Values that, if none is empty or 0, let 103 responses from upstreams pass to the client.
     early_hints: Templates = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 
@@ -165,20 +165,20 @@ pub const IGNORED: &[Directive] = ignored! {
     "aio": Aio, HTTP_SERVER_LOCATION, ONE, "file reads that may block have their own threads", "Asynchronous file reads.";
     "aio_write": bool, HTTP_SERVER_LOCATION, ONE, "file writes have their own threads", "Asynchronous file writes.";
     "directio_alignment": Size, HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
-    "keepalive_min_timeout": Duration, HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
+    "keepalive_min_timeout": Duration, HTTP_SERVER_LOCATION, ONE, "only keepalive_timeout closes idle connections", "Minimum lifetime of idle connections.";
     "output_buffers": Buffers, HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";
-    "postpone_output": Size, HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
+    "postpone_output": Size, HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is available", "Minimum bytes before a write.";
     "read_ahead": Size, HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";
     "request_pool_size": PoolSize, HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a request.";
-    "send_lowat": Size, HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Least bytes of a send.";
-    "server_names_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket of the hash of server names.";
+    "send_lowat": Size, HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Minimum bytes per send.";
+    "server_names_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket size of the hash of server names.";
     "server_names_hash_max_size": u64, HTTP, ONE, "hash tables size themselves", "Size of the hash of server names.";
     "subrequest_output_buffer_size": Size, HTTP_SERVER_LOCATION, ONE, "there are no buffered subrequests", "Buffer of a subrequest.";
-    "variables_hash_bucket_size": HashSize, HTTP, ONE, "hash tables size themselves", "Bucket of the hash of variables.";
+    "variables_hash_bucket_size": HashSize, HTTP, ONE, "hash tables size themselves", "Bucket size of the hash of variables.";
     "variables_hash_max_size": HashSize, HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
-    "referer_hash_bucket_size": u64, SERVER | LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of valid referers.";
+    "referer_hash_bucket_size": u64, SERVER | LOCATION, ONE, "hash tables size themselves", "Bucket size of the hash of valid referers.";
     "referer_hash_max_size": u64, SERVER | LOCATION, ONE, "hash tables size themselves", "Size of the hash of valid referers.";
-    "map_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
+    "map_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket size of a map's hash.";
     "map_hash_max_size": u64, HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
 };
 
@@ -189,7 +189,7 @@ pub const OTHERS: &[Directive] = &[
         HTTP_SERVER_LOCATION,
         Arity::ONE,
         Action::Ignored("hash tables size themselves", hash_size),
-        "Bucket of the hash of types.",
+        "Bucket size of the hash of types.",
     ),
     Directive::row(
         "types_hash_max_size",
@@ -210,7 +210,7 @@ pub const OTHERS: &[Directive] = &[
         SERVER | LOCATION,
         Arity::ONE_OR_TWO,
         Action::Open(super::loader::location),
-        "Opens settings for a part of the paths.",
+        "Opens a block of settings for some of the paths.",
     ),
     Directive::row(
         "limit_except",
@@ -231,7 +231,7 @@ pub const OTHERS: &[Directive] = &[
         LOCATION,
         Arity::ONE,
         Action::Set(alias),
-        "Folder that takes the place of the location's prefix.",
+        "Folder that replaces the location's prefix.",
     ),
     Directive::row(
         "listen",

@@ -60,11 +60,11 @@ settings! {
     inherit = Draft::inherit, check = check;
     /// The charset that is added to `Content-Type`.
     charset: Charset = "off", ONE, CONTEXTS;
-    /// Types of content, besides `text/html`, to which it is added.
+    /// Content types, besides `text/html`, to which it is added.
     charset_types: MimeTypes = "text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml", ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Whether answers of a gateway are converted to it that say another one.
+    /// Whether upstream responses that state another charset are converted to it.
     override_charset: bool = "off", ONE, CONTEXTS;
-    /// The charset that texts are in which say none; one that differs from `charset` is converted by a `charset_map`.
+    /// The charset of texts that state none; if it differs from `charset`, they are converted by a `charset_map`.
     source_charset: Option<SourceCharset> = none, ONE, CONTEXTS;
 }
 

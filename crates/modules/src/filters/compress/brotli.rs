@@ -48,13 +48,13 @@ impl Setting for Window {
 settings! {
     /// Whether responses are compressed with Brotli for clients that accept it.
     brotli: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Count and size of buffers; accepted, memory is taken as needed.
+    /// Number and size of buffers; accepted, memory is allocated as needed.
     brotli_buffers: Buffers = "32 4k", TWO, HTTP_SERVER_LOCATION;
-    /// Effort of compression, from 0 (fastest) to 11 (smallest).
+    /// Compression level, from 0 (fastest) to 11 (smallest).
     brotli_comp_level: Level = "6", ONE, HTTP_SERVER_LOCATION;
-    /// Least length of responses, by their Content-Length.
+    /// Minimum length of responses, by their Content-Length.
     brotli_min_length: Size = "20", ONE, HTTP_SERVER_LOCATION;
-    /// Types compressed beside text/html; `*` for all.
+    /// Types compressed besides text/html; `*` for all.
     brotli_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// Size of the window in which repetitions are found.
     brotli_window: Window = "512k", ONE, HTTP_SERVER_LOCATION;

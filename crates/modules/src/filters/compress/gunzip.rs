@@ -22,9 +22,9 @@ pub const MODULE: Module =
     Module::new("http_gunzip", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
 settings! {
-    /// Whether gzip is undone for clients that do not take it.
+    /// Whether responses are gunzipped for clients that do not accept gzip.
     gunzip: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Count and size of buffers; accepted, memory is taken as needed.
+    /// Number and size of buffers; accepted, memory is allocated as needed.
     gunzip_buffers: Buffers = "32 4k", TWO, HTTP_SERVER_LOCATION;
 }
 

@@ -139,21 +139,21 @@ impl Adds for Agents {
 }
 
 settings! {
-    /// Whether responses are compressed: not one that comes while 128 MB of memory compress others on their way.
+    /// Whether responses are compressed, unless 128 MB of memory are already in use to compress others.
     gzip: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Count and size of buffers; accepted, memory is taken as needed.
+    /// Number and size of buffers; accepted, memory is allocated as needed.
     gzip_buffers: Buffers = "16 8k", TWO, HTTP_SERVER_LOCATION;
-    /// Effort of compression, from 1 (fastest) to 9 (smallest).
+    /// Compression level, from 1 (fastest) to 9 (smallest).
     gzip_comp_level: Level = "1", ONE, HTTP_SERVER_LOCATION;
-    /// Browsers, by regular expressions over User-Agent, that get no compressed answers.
+    /// Browsers, by regular expressions over User-Agent, that get no compressed responses.
     gzip_disable: Option<Agents> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Least version of the request's protocol.
+    /// Minimum version of the request's protocol.
     gzip_http_version: HttpVersion = "1.1", ONE, HTTP_SERVER_LOCATION;
-    /// Least length of responses, by their Content-Length.
+    /// Minimum length of responses, by their Content-Length.
     gzip_min_length: Size = "20", ONE, HTTP_SERVER_LOCATION;
-    /// When requests that came through a proxy (Via) get compressed answers.
+    /// When requests that came through a proxy (Via) get compressed responses.
     gzip_proxied: Proxied = "off", ONE_OR_MORE, HTTP_SERVER_LOCATION;
-    /// Types compressed beside text/html; `*` for all.
+    /// Types compressed besides text/html; `*` for all.
     gzip_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// Whether Vary: Accept-Encoding is added.
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
@@ -179,18 +179,14 @@ fn power(block: &mut Block, args: &Args<'_>, most: u32, all: &str) -> Result<(),
 
 /// Rows that are no plain settings: nginx has them, and documents none.
 pub const OTHERS: &[Directive] = &[
-    unsaid("gzip_hash", hash, "Memory of the search for repetitions."),
+    unsaid("gzip_hash", hash, "Memory for the search for repetitions."),
     unsaid("gzip_no_buffer", once::<bool>, "Whether pieces are sent on as they are compressed."),
     unsaid("gzip_window", window, "How far back repetitions are looked for."),
-    unsaid(
-        "postpone_gzipping",
-        once::<Size>,
-        "Bytes that are waited for before compression begins.",
-    ),
+    unsaid("postpone_gzipping", once::<Size>, "Bytes to wait for before compression begins."),
 ];
 
 const fn unsaid(name: &'static str, check: Setter, doc: &'static str) -> Directive {
-    let why = Action::Ignored("memory is taken as needed", check);
+    let why = Action::Ignored("memory is allocated as needed", check);
     Directive::row(name, HTTP_SERVER_LOCATION, Arity::ONE, why, doc)
 }
 

@@ -34,13 +34,13 @@ impl Setting for Level {
 settings! {
     /// Whether responses are compressed with Zstandard for clients that accept it.
     zstd: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
-    /// Count and size of buffers; accepted, memory is taken as needed.
+    /// Number and size of buffers; accepted, memory is allocated as needed.
     zstd_buffers: Buffers = "32 4k", TWO, HTTP_SERVER_LOCATION;
-    /// Effort of compression, from 1 (fastest) to 22 (smallest).
+    /// Compression level, from 1 (fastest) to 22 (smallest).
     zstd_comp_level: Level = "1", ONE, HTTP_SERVER_LOCATION;
-    /// Least length of responses, by their Content-Length.
+    /// Minimum length of responses, by their Content-Length.
     zstd_min_length: Size = "20", ONE, HTTP_SERVER_LOCATION;
-    /// Types compressed beside text/html; `*` for all.
+    /// Types compressed besides text/html; `*` for all.
     zstd_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 

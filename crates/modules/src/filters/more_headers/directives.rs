@@ -167,28 +167,28 @@ pub(super) const ROWS: &[Directive] = &[
         CONTEXTS,
         Arity::ONE_OR_MORE,
         Action::Set(|block, args| block.drafts.of::<Draft>().more_headers.set(args)),
-        "Sets fields of responses, those of upstreams included; `-s` and `-t` restrict it to statuses and types, `-a` adds.",
+        "Sets headers of responses, including those of upstreams; `-s` and `-t` restrict it to statuses and types, `-a` adds.",
     ),
     Directive::row(
         "more_clear_headers",
         CONTEXTS,
         Arity::ONE_OR_MORE,
         Action::Set(|block, args| block.drafts.of::<Draft>().more_headers.set(args)),
-        "Removes fields of responses; a `*` at the end of a name matches any ending.",
+        "Removes headers of responses; a `*` at the end of a name matches any ending.",
     ),
     Directive::row(
         "more_set_input_headers",
         CONTEXTS,
         Arity::ONE_OR_MORE,
         Action::Set(|block, args| block.drafts.of::<Draft>().more_input_headers.set(args)),
-        "Sets fields of requests; with `-r` only those that are there. A value with a line break is refused (400).",
+        "Sets headers of requests; with `-r` only those that are present. A value with a line break is refused (400).",
     ),
     Directive::row(
         "more_clear_input_headers",
         CONTEXTS,
         Arity::ONE_OR_MORE,
         Action::Set(|block, args| block.drafts.of::<Draft>().more_input_headers.set(args)),
-        "Removes fields of requests; a `*` at the end of a name matches any ending.",
+        "Removes headers of requests; a `*` at the end of a name matches any ending.",
     ),
 ];
 

@@ -39,13 +39,13 @@ const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LOCATION_IF;
 settings! {
     /// Whether SSI commands in pages are executed.
     ssi: bool = "off", ONE, CONTEXTS;
-    /// Whether `Last-Modified` stays; without, `ETag` goes too.
+    /// Whether `Last-Modified` is kept; if not, `ETag` is removed too.
     ssi_last_modified: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Least size of parts sent from a file; accepted, pages are read.
+    /// Minimum size of parts sent from a file; accepted, pages are read.
     ssi_min_file_chunk: Size = "1k", ONE, HTTP_SERVER_LOCATION;
-    /// Whether nothing is shown in the place of a command that failed.
+    /// Whether nothing is shown in place of a failed command.
     ssi_silent_errors: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Types of content, besides `text/html`, in which commands are carried out.
+    /// Content types, besides `text/html`, in which commands are executed.
     ssi_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// Longest value of a parameter.
     ssi_value_length: Size = "256", ONE, HTTP_SERVER_LOCATION;

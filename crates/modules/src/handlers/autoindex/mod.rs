@@ -48,7 +48,7 @@ word_enum! {
 }
 
 settings! {
-    /// Whether folders without index file are listed.
+    /// Whether folders without an index file are listed.
     autoindex: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Whether sizes are shown in bytes instead of rounded.
     autoindex_exact_size: bool = "on", ONE, HTTP_SERVER_LOCATION;

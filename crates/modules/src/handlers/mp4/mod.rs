@@ -38,11 +38,11 @@ use yorozu_kernel::logging::error::{self, Level};
 pub const MODULE: Module = Module::new("http_mp4", rows).with(&[silent::<Draft>]);
 
 settings! {
-    /// Longest head that is read without being allowed by mp4_max_buffer_size.
+    /// Longest head that is read even if mp4_max_buffer_size is smaller.
     mp4_buffer_size: Size = "512k", ONE, HTTP_SERVER_LOCATION;
-    /// Longest head of a video; others give 500.
+    /// Longest head of a video; longer ones get 500.
     mp4_max_buffer_size: Size = "10m", ONE, HTTP_SERVER_LOCATION;
-    /// Whether a part begins with the key frame before its start.
+    /// Whether a part begins at the key frame before its start.
     mp4_start_key_frame: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
@@ -56,7 +56,7 @@ fn rows() -> Vec<Directive> {
             block.handle_by(Mp4);
             Ok(())
         }),
-        "Sends the part of a video that the arguments start and end say, in seconds.",
+        "Sends the part of a video between the arguments start and end, in seconds.",
     ));
     rows
 }

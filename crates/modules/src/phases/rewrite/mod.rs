@@ -151,7 +151,7 @@ pub const OTHERS: &[Directive] = &[
         SERVER | LOCATION,
         Arity::ONE_OR_MORE,
         Action::Open(open_if),
-        "Steps and settings under a condition.",
+        "Steps and settings that apply under a condition.",
     ),
     Directive::row(
         "return",
@@ -181,7 +181,7 @@ pub const OTHERS: &[Directive] = &[
         HTTP_SERVER_LOCATION | SERVER_IF | LOCATION_IF,
         Arity::ONE,
         Action::Ignored("uninitialized variables are not logged", once::<bool>),
-        "Logs uses of variables without value.",
+        "Logs uses of variables without a value.",
     ),
 ];
 

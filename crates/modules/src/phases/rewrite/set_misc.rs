@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Directive] = &[
         "set_escape_uri",
         Arity::ONE_OR_TWO,
         |block, args| add(block, args, How::Escaped),
-        "Gives a variable a value with what a part of a URL escapes.",
+        "Gives a variable a value, escaped as part of a URL.",
     ),
     row(
         "set_if_empty",
@@ -56,13 +56,13 @@ pub(super) const ROWS: &[Directive] = &[
         "set_random",
         Arity::THREE,
         random,
-        "Gives a variable a random number between two, these included.",
+        "Gives a variable a random number between two limits, inclusive.",
     ),
     row(
         "set_unescape_uri",
         Arity::ONE_OR_TWO,
         |block, args| add(block, args, How::Unescaped),
-        "Gives a variable a value with the escapes of a URL's argument resolved.",
+        "Gives a variable a value, unescaped as a URL argument.",
     ),
 ];
 

@@ -162,9 +162,15 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
     // Forbidden
     ("Not stored by a rule", "*_no_cache is set for this request. Explain shows which rule."),
     // Partial
-    ("Only part of the page came", "The upstream sent a part although the whole page was requested."),
+    (
+        "Only part of the page came",
+        "The upstream sent a part although the whole page was requested.",
+    ),
     // MinUses
-    ("Not requested often enough", "*_cache_min_uses requires more requests before a page is stored."),
+    (
+        "Not requested often enough",
+        "*_cache_min_uses requires more requests before a page is stored.",
+    ),
     // LockTimeout
     (
         "Waited too long for another request",
@@ -176,12 +182,12 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
         "Add $request_method to the key, or leave it: the next GET stores the page.",
     ),
     // RangeOffset
-    (
-        "A range beyond the limit",
-        "*_cache_max_range_offset keeps such responses out of the cache.",
-    ),
+    ("A range beyond the limit", "*_cache_max_range_offset keeps such responses out of the cache."),
     // Body
-    ("A GET with a body", "The response may depend on the body, so it is not shared. Nothing to do."),
+    (
+        "A GET with a body",
+        "The response may depend on the body, so it is not shared. Nothing to do.",
+    ),
     // UnknownHeader
     (
         "An unknown header",

@@ -88,7 +88,8 @@ fn last_miss(asked: &Exchange, out: &mut Rows) {
     let Some(Cost { reason, header, last, requests, .. }) = found else { return };
     let seconds = (asked.now_millis() - last).max(0) / 1000;
     let header = header.map_or_else(String::new, |name| format!(" by {name}"));
-    let text = format!("{seconds} s ago: {}{header}; {requests} in the last minutes", reason.name());
+    let text =
+        format!("{seconds} s ago: {}{header}; {requests} in the last minutes", reason.name());
     row(out, "last miss", &text);
 }
 

@@ -50,7 +50,10 @@ impl History {
             serde_json::to_string(&rows).unwrap_or_default()
         };
         let (seconds, minutes) = (rows(&self.seconds), rows(&self.minutes));
-        format!("{{\"seconds\":{seconds},\"minutes\":{minutes},\"columns\":{}}}", json!(figures::columns()))
+        format!(
+            "{{\"seconds\":{seconds},\"minutes\":{minutes},\"columns\":{}}}",
+            json!(figures::columns())
+        )
     }
 }
 

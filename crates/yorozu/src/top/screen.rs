@@ -156,11 +156,7 @@ fn heads(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
     lines.push(String::new());
     let both = |of: fn(&Span<'_>) -> (u64, u64)| {
         let (lately, ever) = (of(minute), of(all));
-        format!(
-            "{:>8}  since start {:>8}",
-            percent(lately.0, lately.1),
-            percent(ever.0, ever.1)
-        )
+        format!("{:>8}  since start {:>8}", percent(lately.0, lately.1), percent(ever.0, ever.1))
     };
     let of_all = both(|span| (span.hits(), span.of("/requests")));
     let of_able = both(|span| (span.hits(), span.storable()));

@@ -341,7 +341,7 @@ def test_another_page_cache(site):
             assert b'Title' in site.get('/post-two/').body
             said = site.php("require ABSPATH . 'wp-admin/includes/admin.php'; echo json_encode(Yorozu\\Health::test());")
             equal(json.loads(said)['status'], 'critical')
-            assert ('not known' in said) != is_known, said
+            assert ('does not know' in said) != is_known, said
     site.php(f"wp_update_post(array('ID' => {ids['two']}, 'post_title' => 'Post two'));")
 
 
@@ -562,7 +562,7 @@ def test_site_health_says_whether_the_page_cache_works(site):
     site.script('tell.php', "<?php header('X-Accel-Cookies: -seen'); header('Cache-Control: no-store'); echo 'told';")
     equal(site.get('/tell.php').body, b'told')
     said = works()
-    assert (said['status'], said['label']) == ('critical', 'Visitors with the cookie "seen" get pages that were made for others'), said
+    assert (said['status'], said['label']) == ('critical', 'Visitors with the cookie "seen" get pages generated for others'), said
     assert '&quot;~(^|;)\\s*seen=&quot; 1;' in said['description'], said
     site.php("do_action('switch_theme');")
     equal(works()['label'], 'The page cache works')

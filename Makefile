@@ -7,7 +7,7 @@
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds
-# make deb      packages for Debian, in target/packages
+# make deb      packages for Debian and Ubuntu, in target/packages; ARCHITECTURE=arm64 makes those of another one
 # make apt      an apt repository of these packages, signed: KEY=fingerprint of your key, else one is made
 # make image    a container image of the package
 # make packages-test  both on real systems: installed, upgraded under load, removed

@@ -27,14 +27,14 @@ def marked(text):
 
 
 def said_by(program, *words):
-    done = subprocess.run([program, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run([*program, *words], check=True, capture_output=True, text=True)
     return done.stdout or done.stderr
 
 
 def commands(program, folder):
     """The files of yorozu(8) and of the pages of its commands, which the program writes itself."""
     folder.mkdir()
-    subprocess.run([program, 'man', folder], check=True)
+    subprocess.run([*program, 'man', folder], check=True)
     return sorted(folder.iterdir())
 
 

@@ -127,13 +127,17 @@ function take(figures) {
 
 // Adds the figures of a moment to others, with what the charts show of it.
 function add(moments, figures) {
-  const then = moments[moments.length - 1];
   moments.push(figures);
-  if (!then) return;
-  const one = difference(figures, then);
-  if (one.seconds <= 0) return;
-  const { times } = difference(figures, moments[Math.max(0, moments.length - 1 - SMOOTH)]);
-  figures.shown = {
+  figures.shown = shown(moments, moments.length - 1, SMOOTH);
+}
+
+// What the charts show of one of several moments: the rates since the one before, and the times of as many as are `smooth`.
+function shown(moments, place, smooth) {
+  if (place === 0) return null;
+  const one = difference(moments[place], moments[place - 1]);
+  if (one.seconds <= 0) return null;
+  const { times } = difference(moments[place], moments[Math.max(0, place - smooth)]);
+  return {
     all: one.requests / one.seconds, misses: sum(one.reasons) / one.seconds,
     hits: HITS.reduce((sum, status) => sum + (one.answers[status] || 0), 0) / one.seconds,
     p50: percentile(times, .5), p95: percentile(times, .95), p99: percentile(times, .99),
@@ -176,6 +180,9 @@ function thin(now) {
     const stays = age < HOUR || age < DAY && own !== minute;
     if (age >= HOUR) minute = own;
     return stays;
+  });
+  past.forEach((figures, place) => {
+    if (now - figures.now >= 1000 * (HOUR - 60)) figures.shown = shown(past, place, 1);
   });
 }
 
@@ -410,7 +417,7 @@ function listen() {
   stream.addEventListener('purges', event => showPurges(JSON.parse(event.data)));
   stream.addEventListener('error', () => {
     const isOver = stream.readyState === EventSource.CLOSED;
-    state(isOver ? 'disconnected; the viewer limit (16) may be reached' : 'reconnecting …', 'lost');
+    state(isOver ? `disconnected; the viewer limit (${about.viewers_max}) may be reached` : 'reconnecting …', 'lost');
     // A refusal ends the stream for good: the server may just be starting.
     if (isOver) setTimeout(begin, 5000);
   });

@@ -1,6 +1,6 @@
 //! `yorozu cache`, `yorozu explain` and `yorozu acme`: what a running server says of its cache and its certificates.
 
-use crate::control::{Ask, Control, escape, field, url};
+use crate::control::{Ask, Control, escape, field, parsed, url};
 use crate::output::{show, table};
 use clap::Args;
 use serde_json::Value;
@@ -15,10 +15,9 @@ impl Ask for Stat {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let text = control.text("GET", "/cache/stat", "")?;
         if is_json {
-            show(&text);
-            return Ok(());
+            return show(&text);
         }
-        let found: Value = serde_json::from_str(&text).unwrap_or_default();
+        let found = parsed(&text)?;
         let of = |place: &Value, what: &str, most: &str| match place[most].as_u64() {
             Some(most) => format!("{} of {}", bytes(&place[what]), size(most)),
             None => bytes(&place[what]),
@@ -41,8 +40,7 @@ impl Ask for Stat {
             .collect();
         let heads =
             ["ZONE", "IN MEMORY", "MEMORY", "ON DISK", "DISK", "UNWRITTEN", "NAMES", "FOLDER"];
-        show(&table(heads, &rows));
-        Ok(())
+        show(&table(heads, &rows))
     }
 }
 
@@ -73,11 +71,11 @@ impl Ask for List {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let text = control.text("GET", &self.target(), "")?;
         if is_json {
-            show(&text);
-            return Ok(());
+            return show(&text);
         }
         let (mut rows, mut is_whole) = (Vec::new(), true);
-        for page in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        for line in text.lines() {
+            let page = parsed(line)?;
             if page["key"].is_null() {
                 is_whole = false;
                 continue;
@@ -86,7 +84,7 @@ impl Ask for List {
             let (zone, key) = (text_of(&page["zone"]), text_of(&page["key"]));
             rows.push([zone, state, page["status"].to_string(), bytes(&page["bytes"]), key]);
         }
-        show(&table(["ZONE", "STATE", "STATUS", "SIZE", "KEY"], &rows));
+        show(&table(["ZONE", "STATE", "STATUS", "SIZE", "KEY"], &rows))?;
         if !is_whole {
             eprintln!("yorozu: the first {} are shown; ask for more with --limit", self.limit);
         }
@@ -113,14 +111,12 @@ impl Ask for Explain {
         let head = control::head(&self.url, &self.method, &self.fields.concat())?;
         let text = control.text("POST", "/cache/explain", &head)?;
         if is_json {
-            show(&text);
-            return Ok(());
+            return show(&text);
         }
-        let rows: Vec<[String; 2]> = serde_json::from_str(&text).unwrap_or_default();
-        for [name, value] in rows {
-            show(&format!("{name:<10} {value}\n"));
-        }
-        Ok(())
+        let rows = parsed(&text)?;
+        let rows = rows.as_array().into_iter().flatten();
+        let lines = rows.map(|row| format!("{:<10} {}\n", text_of(&row[0]), text_of(&row[1])));
+        show(&lines.collect::<String>())
     }
 }
 
@@ -132,13 +128,14 @@ impl Ask for Certificates {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let text = control.text("GET", "/acme/status", "")?;
         if is_json {
-            show(&text);
-            return Ok(());
+            return show(&text);
         }
-        let found: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
+        let found = parsed(&text)?;
         let or = |value: &Value, other: &str| value.as_str().unwrap_or(other).to_owned();
         let rows: Vec<_> = found
-            .iter()
+            .as_array()
+            .into_iter()
+            .flatten()
             .map(|it| {
                 let names: Vec<_> = it["names"].as_array().into_iter().flatten().collect();
                 [
@@ -153,11 +150,9 @@ impl Ask for Certificates {
             .collect();
         if rows.is_empty() {
             eprintln!("yorozu: no \"acme_certificate\" in the configuration");
-        } else {
-            let heads = ["NAMES", "STATE", "EXPIRES", "NEXT", "ISSUER", "LAST ERROR"];
-            show(&table(heads, &rows));
+            return Ok(());
         }
-        Ok(())
+        show(&table(["NAMES", "STATE", "EXPIRES", "NEXT", "ISSUER", "LAST ERROR"], &rows))
     }
 }
 

@@ -8,29 +8,36 @@ use crate::purge::Purge;
 use crate::serve::Serve;
 use crate::top::Top;
 use crate::warm::Warm;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::signal::Signal;
-use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use yorozu_kernel::base::NGINX_VERSION;
 use yorozu_kernel::base::places::STANDARD_PREFIX;
 use yorozu_server::config::load::Request;
+use yorozu_server::process;
 
 /// Where nginx of Debian looks.
 const FILE: &str = "/etc/nginx/nginx.conf";
 /// What names the service's configuration, as `CONF=FILE`, where the package is installed.
 const SERVICE: &str = "/etc/default/yorozu";
+/// The service's configuration where that names none.
+const PACKAGED: &str = "/etc/yorozu/nginx.conf";
 
 /// A web server that reads nginx.conf and answers PHP sites from its page cache
 ///
 /// Without a command, starts the server. Options are those of nginx; a relative FILE counts from the prefix.
 #[derive(Debug, Parser)]
 #[command(
-    name = "yorozu", bin_name = "yorozu", version = VERSION, disable_version_flag = true, args_override_self = true,
-    subcommand_help_heading = "Commands", override_usage = "yorozu [-vVtTq] [-s SIGNAL] [-p DIR] [-e FILE] [-c FILE] [-g DIRECTIVES]\n       yorozu [-p DIR] [-c FILE] COMMAND",
+    name = "yorozu",
+    bin_name = "yorozu",
+    version,
+    disable_version_flag = true,
+    args_override_self = true,
+    subcommand_help_heading = "Commands",
+    override_usage = "yorozu [-vVtTq] [-s SIGNAL] [-p DIR] [-e FILE] [-c FILE] [-g DIRECTIVES]\n       yorozu [-p DIR] [-c FILE] COMMAND"
 )]
 pub(crate) struct Options {
     /// Show the version, then exit
@@ -51,10 +58,10 @@ pub(crate) struct Options {
     /// With -T: print what each location reads of requests instead
     #[arg(long = "reads")]
     pub(crate) shows_reads: bool,
-    /// With -t or -T: test what is left without the directives of modules that are not here, and print that as one file
+    /// With -t or -T: test what is left without the directives of modules that are not here; -T prints it, as one file
     #[arg(long = "omit-unsupported")]
     pub(crate) omits_unsupported: bool,
-    /// Suppress messages that are no errors during a test of the configuration
+    /// During a test of the configuration, print errors only
     #[arg(short = 'q')]
     pub(crate) is_quiet: bool,
     /// Send a signal to the master process: stop, quit, reopen or reload
@@ -63,10 +70,10 @@ pub(crate) struct Options {
     #[command(flatten)]
     place: Place,
     /// Error log [default: /var/log/nginx/error.log; with -p logs/error.log]
-    #[arg(short = 'e', value_name = "FILE")]
+    #[arg(short = 'e', value_name = "FILE", allow_hyphen_values = true)]
     error_log: Option<PathBuf>,
     /// Directives besides those of the configuration file
-    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    #[arg(short = 'g', value_name = "DIRECTIVES", allow_hyphen_values = true)]
     global: Option<String>,
     /// Print a table of all directives, as Markdown
     #[arg(long = "directives")]
@@ -79,10 +86,10 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 struct Place {
     /// Prefix of relative paths [default: /usr/share/nginx/]
-    #[arg(short = 'p', value_name = "DIR", id = "prefix of paths")]
+    #[arg(short = 'p', value_name = "DIR", id = "prefix of paths", allow_hyphen_values = true)]
     prefix: Option<PathBuf>,
-    /// Configuration file [default: CONF in /etc/default/yorozu, else /etc/nginx/nginx.conf]
-    #[arg(short = 'c', value_name = "FILE", id = "configuration file")]
+    /// Configuration file [default: CONF in /etc/default/yorozu; without the package /etc/nginx/nginx.conf]
+    #[arg(short = 'c', value_name = "FILE", id = "configuration file", allow_hyphen_values = true)]
     file: Option<PathBuf>,
 }
 
@@ -177,16 +184,11 @@ impl Command {
             Self::Log(asked) => asked.run(options),
             Self::Top(asked) => asked.run(options),
             Self::Acme(AcmeCommand::Status(asked)) => asked.run(options),
-            Self::Completions { shell } => {
-                generate::completions(*shell);
-                Ok(())
-            }
+            Self::Completions { shell } => generate::completions(*shell),
             Self::Man { folder } => generate::manual(folder),
         }
     }
 }
-
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (nginx.conf of nginx 1.31)");
 
 /// The text of `-v`.
 pub(crate) fn version() -> String {
@@ -208,7 +210,8 @@ pub(crate) fn build() -> String {
 /// The description that options, help, completions and manual pages are made of.
 pub(crate) fn description() -> clap::Command {
     let help = Arg::new("help").short('h').visible_short_alias('?').long("help");
-    let help = help.action(ArgAction::Help).global(true).help("Print help; --help prints more");
+    let help =
+        help.action(ArgAction::Help).global(true).help("Print help (also -?); --help prints more");
     let mut all = Options::command().disable_help_flag(true).arg(help);
     for (path, examples) in generate::EXAMPLES {
         let text = generate::examples(examples);
@@ -229,13 +232,29 @@ impl Options {
     /// # Errors
     /// Help or the version is wanted, or an option or a value is none.
     pub(crate) fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let options = Self::from_arg_matches(&description().try_get_matches_from(args)?)?;
+        let args: Vec<_> = args.into_iter().collect();
         let refuse = |problem: String| clap::Error::raw(ErrorKind::ArgumentConflict, problem);
-        let own = [
+        // As nginx: nothing follows options that would be none.
+        if args.last().is_some_and(|last| last == "--") {
+            return Err(refuse("invalid option: \"-\"".to_owned()));
+        }
+        let options = Self::from_arg_matches(&description().try_get_matches_from(args)?)?;
+        let with_any = [
             ("-t", options.is_tested),
             ("-T", options.is_dumped),
             ("-s", options.signal.is_some()),
+            ("-v", options.shows_version),
+            ("-V", options.shows_build),
+            ("--directives", options.shows_directives),
         ];
+        let with_serve = [
+            ("-c", options.place.file.is_some()),
+            ("-p", options.place.prefix.is_some()),
+            ("-g", options.global.is_some()),
+            ("-e", options.error_log.is_some()),
+        ];
+        let given =
+            |options: &[(&'static str, bool)]| options.iter().find(|one| one.1).map(|one| one.0);
         if options.shows_reads && !options.is_dumped {
             return Err(refuse("option \"--reads\" requires \"-T\"".to_owned()));
         }
@@ -243,16 +262,19 @@ impl Options {
             let problem = "option \"--omit-unsupported\" requires \"-t\" or \"-T\"";
             return Err(refuse(problem.to_owned()));
         }
-        match (&options.command, own.iter().find(|own| own.1)) {
-            (Some(_), Some((name, _))) => Err(refuse(format!("\"{name}\" takes no command"))),
-            (Some(Command::Serve(_)), None) if options.place.file.is_some() => Err(refuse(
-                "\"serve\" writes its own configuration, and takes no \"-c\"".to_owned(),
-            )),
-            (Some(Command::Serve(serve)), None) => {
-                serve.fit_together().map(|()| options).map_err(refuse)
-            }
-            _ => Ok(options),
+        match (&options.command, given(&with_any)) {
+            (Some(_), Some(name)) => return Err(refuse(format!("\"{name}\" takes no command"))),
+            (Some(Command::Serve(serve)), None) => match given(&with_serve) {
+                Some(name) => {
+                    let problem =
+                        format!("\"serve\" writes its own configuration, and takes no \"{name}\"");
+                    return Err(refuse(problem));
+                }
+                None => serve.fit_together().map_err(refuse)?,
+            },
+            _ => {}
         }
+        Ok(options)
     }
 
     /// Whether the configuration is only tested.
@@ -281,7 +303,12 @@ impl Options {
         let prefix = place.prefix.as_deref().or(self.place.prefix.as_deref());
         let prefix = current.join(prefix.unwrap_or_else(|| Path::new(STANDARD_PREFIX)));
         let file = place.file.as_ref().or(self.place.file.as_ref());
-        let usual = || of_service(SERVICE).unwrap_or_else(|| FILE.into());
+        let usual = || {
+            process::given_file().or_else(|| of_service(SERVICE)).unwrap_or_else(|| {
+                let is_installed = Path::new(PACKAGED).exists();
+                if is_installed { PACKAGED } else { FILE }.into()
+            })
+        };
         let file = file.map_or_else(usual, |file| {
             let (whole, beside) = (prefix.join(file), current.join(file));
             if !whole.exists() && beside.exists() {
@@ -299,99 +326,13 @@ fn of_service(path: &str) -> Option<PathBuf> {
     let text = std::fs::read_to_string(path).ok()?;
     let named = text.lines().rev().find_map(|line| line.trim().strip_prefix("CONF="))?;
     let named = named.trim().trim_matches(['"', '\'']);
-    Path::new(named).is_absolute().then(|| named.into())
-}
-
-/// What is wrong with a command line, in one line; nginx's words where it has some.
-pub(crate) fn said(problem: &clap::Error, args: &[OsString]) -> String {
-    let text = |kind| match problem.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        Some(ContextValue::Strings(list)) => list.join(", "),
-        Some(ContextValue::StyledStr(text)) => text.to_string(),
-        Some(ContextValue::StyledStrs(list)) => {
-            list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        }
-        _ => String::new(),
-    };
-    let similar = |kind| match text(kind) {
-        text if text.is_empty() => text,
-        text => format!(", did you mean \"{text}\"?"),
-    };
-    let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
-    let name = argument.split([' ', '<', '.']).next().unwrap_or_default();
-    let command = command_of(args);
-    let said = match problem.kind() {
-        ErrorKind::UnknownArgument if argument.starts_with("--") => {
-            format!("invalid option: \"{argument}\"{}", similar(ContextKind::SuggestedArg))
-        }
-        ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("invalid option: \"{}\"", argument.trim_start_matches('-'))
-        }
-        ErrorKind::UnknownArgument => format!("unexpected \"{argument}\""),
-        ErrorKind::InvalidSubcommand => {
-            let (named, similar) =
-                (text(ContextKind::InvalidSubcommand), similar(ContextKind::SuggestedSubcommand));
-            format!("unknown command \"{named}\"{similar}")
-        }
-        ErrorKind::MissingRequiredArgument => format!("\"{command}\" needs {argument}"),
-        ErrorKind::InvalidValue if value.is_empty() => {
-            let what = match name {
-                "-p" => "directory name",
-                "-c" | "-e" => "file name",
-                "-s" | "-g" => "parameter",
-                _ => argument
-                    .split_once('<')
-                    .map_or("a value", |(_, rest)| rest.trim_end_matches('>')),
-            };
-            format!("option \"{name}\" requires {what}")
-        }
-        ErrorKind::InvalidValue if name == "-s" => {
-            format!("invalid option: \"-s {value}\", expected {}", text(ContextKind::ValidValue))
-        }
-        ErrorKind::InvalidValue => {
-            match (similar(ContextKind::SuggestedValue), text(ContextKind::ValidValue)) {
-                (similar, valid) if similar.is_empty() => {
-                    format!("invalid {name} \"{value}\", expected {valid}")
-                }
-                (similar, _) => format!("invalid {name} \"{value}\"{similar}"),
-            }
-        }
-        ErrorKind::ValueValidation => match problem.source() {
-            Some(why) if why.to_string().contains('"') => why.to_string(),
-            why => format!(
-                "invalid {name} \"{value}\": {}",
-                why.map(ToString::to_string).unwrap_or_default()
-            ),
-        },
-        _ => problem
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ")
-            .to_owned(),
-    };
-    let space = if command.is_empty() { "" } else { " " };
-    let end = if said.ends_with('?') { "" } else { "." };
-    format!("{said}{end} See \"yorozu{space}{command} --help\"")
-}
-
-/// The names of the command that arguments are for.
-fn command_of(args: &[OsString]) -> String {
-    let mut names = Vec::new();
-    let mut at = &description();
-    for word in args.iter().skip(1).filter_map(|word| word.to_str()) {
-        if let Some(found) = at.find_subcommand(word) {
-            names.push(word);
-            at = found;
-        }
-    }
-    names.join(" ")
+    (!named.is_empty()).then(|| Path::new(STANDARD_PREFIX).join(named))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::usage::said;
 
     pub(crate) fn read(words: &[&str]) -> Result<Options, String> {
         let args: Vec<OsString> = ["yorozu"].iter().chain(words).map(OsString::from).collect();
@@ -461,6 +402,25 @@ pub(crate) mod tests {
                 &["cache", "ls", "--limit"],
                 "option \"--limit\" requires N. See \"yorozu cache ls --help\"",
             ),
+            (&["--"], "invalid option: \"-\". See \"yorozu --help\""),
+            (&["--c"], "invalid option: \"--c\". See \"yorozu --help\""),
+            (&["warm"], "\"warm\" needs <URL>. See \"yorozu warm --help\""),
+            (
+                &["completions", "foo"],
+                "invalid SHELL \"foo\", expected bash, elvish, fish, powershell, zsh. See \"yorozu completions --help\"",
+            ),
+            (
+                &["purge", "--all", "--host", "h"],
+                "\"purge\" needs --tag <NAME>. See \"yorozu purge --help\"",
+            ),
+            (
+                &["purge", "http://h/", "--zone", "z"],
+                "\"purge\" needs <--tag <NAME>|--all>. See \"yorozu purge --help\"",
+            ),
+            (
+                &["--directives", "purge", "--all"],
+                "\"--directives\" takes no command. See \"yorozu purge --help\"",
+            ),
             (&["-t", "purge", "--all"], "\"-t\" takes no command. See \"yorozu purge --help\""),
             (
                 &["-c", "x", "serve"],
@@ -491,6 +451,7 @@ pub(crate) mod tests {
             ("# CONF=/no\nCONF=/a\nCONF=\"/b c\"\n", Some("/b c")),
             ("  CONF=/a  \n", Some("/a")),
             ("CONF=\n", None),
+            ("CONF=a\n", Some("/usr/share/nginx/a")),
             ("OTHER=/a\n", None),
         ] {
             std::fs::write(&file, text).expect("written");

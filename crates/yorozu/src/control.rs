@@ -115,6 +115,16 @@ pub(crate) fn field(text: &str) -> Result<String, String> {
     }
 }
 
+/// What the server answered, from JSON.
+///
+/// # Errors
+/// It is none: the server is of another version, or ended meanwhile.
+pub(crate) fn parsed(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|problem| {
+        format!("unexpected response ({problem}): the server is another version, or has ended")
+    })
+}
+
 /// A value as an argument of a target has it.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();

@@ -134,10 +134,13 @@ pub(crate) fn examples(examples: &[Example]) -> String {
 }
 
 /// Prints completions for a shell.
-pub(crate) fn completions(shell: Shell) {
+///
+/// # Errors
+/// They cannot be written.
+pub(crate) fn completions(shell: Shell) -> Result<(), String> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut description(), "yorozu", &mut script);
-    show(&String::from_utf8_lossy(&script));
+    show(&String::from_utf8_lossy(&script))
 }
 
 /// Writes the manual pages: `yorozu.8`, and one for each command.

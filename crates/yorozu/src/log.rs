@@ -43,7 +43,7 @@ pub(crate) struct Log {
     #[arg(long)]
     args: bool,
     /// Instead, print what is kept of the error log in memory (error_log memory:SIZE), the oldest line first
-    #[arg(long = "error")]
+    #[arg(long = "error", conflicts_with_all = ["miss", "host", "uri", "reason", "status", "slow", "args", "is JSON"])]
     is_error: bool,
 }
 
@@ -58,8 +58,7 @@ fn status(text: &str) -> Result<String, String> {
 impl Ask for Log {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         if self.is_error {
-            show(&control.text("GET", "/log/error", "")?);
-            return Ok(());
+            return show(&control.text("GET", "/log/error", "")?);
         }
         let mut lines = self.open(control)?;
         loop {

@@ -10,6 +10,7 @@ mod purge;
 mod serve;
 mod signals;
 mod top;
+mod usage;
 mod warm;
 
 use clap::error::ErrorKind;
@@ -52,8 +53,7 @@ fn main() -> ExitCode {
         }
     }
     if options.shows_directives {
-        output::show(&yorozu_server::config::manual::markdown());
-        return ExitCode::SUCCESS;
+        return ended("", output::show(&yorozu_server::config::manual::markdown()));
     }
     match (&options.command, options.signal()) {
         (Some(command), _) => ended("", command.run(&options)),
@@ -85,7 +85,7 @@ fn refuse(problem: &clap::Error, args: &[std::ffi::OsString]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => _ = problem.print(),
-        _ => eprintln!("yorozu: {}", command_line::said(problem, args)),
+        _ => eprintln!("yorozu: {}", usage::said(problem, args)),
     }
     USAGE.into()
 }
@@ -141,7 +141,7 @@ fn test(options: &Options) -> Result<(), String> {
         eprintln!("yorozu: configuration file {file} test is successful");
     }
     if is_dumped && options.shows_reads {
-        print!("{}", reads::shown(&config));
+        output::show(&reads::shown(&config))?;
     } else if is_dumped && options.omits_unsupported {
         let written = std::io::stdout().write_all(&yorozu_conf::write(&tree.directives));
         written.map_err(|problem| problem.to_string())?;
@@ -170,6 +170,8 @@ fn serve(options: &Options) -> Result<(), String> {
     if process::is_server() {
         return process::run_server(options.request());
     }
+    let request = options.request();
+    process::give_file(&request.file);
     let detach = |is_wanted| {
         let detaches = is_wanted && !daemon::is_detached() && !handover::is_upgrade();
         if detaches {
@@ -177,7 +179,7 @@ fn serve(options: &Options) -> Result<(), String> {
         }
         Ok(!detaches)
     };
-    process::run(options.request(), detach, || {
+    process::run(request, detach, || {
         if daemon::is_detached() {
             daemon::report_ready();
         }

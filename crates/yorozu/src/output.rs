@@ -2,10 +2,18 @@
 
 use std::io::Write as _;
 
-/// Prints a text; a reader that has gone (`| head`) is no error.
-pub(crate) fn show(text: &str) {
+/// Prints a text; a reader that has gone (`| head`) has what it wanted.
+///
+/// # Errors
+/// It cannot be written, as on a full disk.
+pub(crate) fn show(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(problem) if problem.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("standard output: {}", yorozu_conf::os_error(&problem)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Rows below their heads, each column as wide as its widest cell; the last one is not padded.

@@ -1,6 +1,6 @@
 //! `yorozu purge`: removes stored pages of the running server.
 
-use crate::control::{Ask, Control};
+use crate::control::{Ask, Control, parsed};
 use crate::output::{show, table};
 use crate::warm::Warm;
 use clap::{ArgGroup, Args};
@@ -10,6 +10,7 @@ use yorozu_server::control;
 /// What is purged, and what is warmed then.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").args(["urls", "tags", "is_all"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("of a zone").args(["tags", "is_all"]).multiple(true))]
 pub(crate) struct Purge {
     /// Address of a page; //HOST/PATH stands for http and https, a * at the end for all that begins so
     #[arg(value_name = "URL", value_parser = pattern)]
@@ -18,10 +19,10 @@ pub(crate) struct Purge {
     #[arg(long = "tag", value_name = "NAME")]
     tags: Vec<String>,
     /// Limit --tag to this host [default: all]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "tags")]
     host: Option<String>,
     /// Limit --tag and --all to this zone [default: all]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "of a zone")]
     zone: Option<String>,
     /// All pages
     #[arg(long = "all")]
@@ -63,7 +64,7 @@ impl Purge {
 impl Ask for Purge {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let text = control.text("POST", "/cache/purge", &self.content())?;
-        show(&if is_json { text } else { shown(&text) });
+        show(&if is_json { text } else { shown(&parsed(&text)?) })?;
         match self.warm.is_empty() {
             true => Ok(()),
             false => Warm::of(self.warm.clone()).run(control, is_json),
@@ -72,8 +73,7 @@ impl Ask for Purge {
 }
 
 /// An answer as people read it.
-fn shown(text: &str) -> String {
-    let answer: Value = serde_json::from_str(text).unwrap_or_default();
+fn shown(answer: &Value) -> String {
     let counts = |what: &str| answer[what].as_object().into_iter().flatten();
     let tags = counts("tags").map(|(name, count)| [count.to_string(), format!("tag {name}")]);
     let urls = counts("urls").map(|(url, count)| [count.to_string(), url.clone()]);
@@ -101,6 +101,7 @@ mod tests {
     #[test]
     fn what_was_purged_is_counted_by_what_named_it() {
         let text = r#"{"purged":12,"tags":{"home":11,"post-17":1},"urls":{"//h/feed/":0},"bus":"sent","late":["b"]}"#;
+        let shown = |text| super::shown(&parsed(text).unwrap());
         assert_eq!(
             shown(text),
             "PAGES  PURGED BY\n11     tag home\n1      tag post-17\n0      //h/feed/\n\

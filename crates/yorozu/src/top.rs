@@ -6,6 +6,7 @@
 mod screen;
 
 use crate::control::{Ask, Control};
+use crate::output;
 use crate::signals;
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -33,8 +34,8 @@ pub(crate) struct Top;
 impl Ask for Top {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         if is_json {
-            println!("{}", control.text("GET", "/console/figures", "")?.trim_end());
-            return Ok(());
+            let figures = control.text("GET", "/console/figures", "")?;
+            return output::show(&format!("{}\n", figures.trim_end()));
         }
         if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
             return Err("\"top\" needs a terminal; \"top --json\" has the same figures".to_owned());

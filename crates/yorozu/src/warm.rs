@@ -1,6 +1,7 @@
 //! `yorozu warm`: has the running server make pages before visitors come for them.
 
 use crate::control::{Ask, Control, field, url};
+use crate::output::show;
 use clap::Args;
 use flate2::read::GzDecoder;
 use quick_xml::events::Event;
@@ -320,15 +321,13 @@ impl Progress {
         }
         let Counts { made, fresh, not_stored, failed } = counts;
         let (all, seconds) = (self.all, took.as_secs_f64());
-        match is_json {
-            true => println!(
-                "{}",
-                json!({ "pages": all, "seconds": seconds, "made": made, "fresh": fresh, "not_stored": not_stored, "failed": failed })
-            ),
-            false => println!(
+        let line = match is_json {
+            true => json!({ "pages": all, "seconds": seconds, "made": made, "fresh": fresh, "not_stored": not_stored, "failed": failed }).to_string(),
+            false => format!(
                 "{all} pages in {seconds:.1} s: {made} made, {fresh} fresh, {not_stored} not stored, {failed} failed"
             ),
-        }
+        };
+        show(&(line + "\n"))?;
         if failed > 0 { Err(format!("{failed} pages failed")) } else { Ok(()) }
     }
 }

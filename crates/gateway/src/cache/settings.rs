@@ -24,7 +24,7 @@ family_settings! {
     cache_age: bool = "on", ONE;
     /// Whether expired pages are served while they are refreshed in the background.
     cache_background_update: bool = "off", ONE;
-    /// Values that, if neither empty nor 0, bypass the cache.
+    /// Values that, if neither empty nor 0, keep the cache from answering; the response may still be stored.
     cache_bypass: Templates = none, ONE_OR_MORE;
     /// Values that, if neither empty nor 0, limit the cache to responses that are marked as shared.
     cache_bypass_unless_shared: Templates = none, ONE_OR_MORE;

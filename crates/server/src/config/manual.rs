@@ -157,6 +157,11 @@ fn is_own(name: &str) -> bool {
         || matches!(
             name,
             "cache_drop_args"
+                | "cache_memory"
+                | "cron"
+                | "resolve_later"
+                | "worker_rlimit_as"
+                | "worker_watchdog"
                 | "cache_keep_args"
                 | "cache_keep_cookies"
                 | "cache_ignore_headers"

@@ -35,7 +35,7 @@ use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::live::reason::Reason;
-use yorozu_kernel::live::viewers::Of;
+use yorozu_kernel::live::viewers::{Of, VIEWERS_MAX};
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
@@ -204,6 +204,7 @@ fn about(exchange: &Exchange, rights: &Rights) -> Value {
     });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "viewers_max": VIEWERS_MAX,
         "write": rights.may_write(exchange),
         "reasons": reasons.collect::<Vec<_>>(),
     })

@@ -10,17 +10,17 @@ use std::time::Duration;
 use yorozu_kernel::base::{faults, turn};
 use yorozu_kernel::exchange::conf::WorkerConf;
 
-/// Kept at most; chosen. With all counts in each it would be 2 MB, and is a tenth of that.
-const SECONDS: usize = 3600;
-const MINUTES: usize = 1440;
-const MINUTE_MILLIS: i64 = 60_000;
+/// How long rows are kept, in milliseconds; chosen. With all counts in each second and minute it is 2 MB.
+const HOUR: i64 = 3_600_000;
+const DAY: i64 = 24 * HOUR;
+const MINUTE: i64 = 60_000;
 
 /// What was counted in a second or a minute that ended `at` (milliseconds since 1970): counts above 0, by their numbers in
 /// [`figures::totals`].
 #[derive(Debug, Eq, PartialEq)]
 struct Row {
     at: i64,
-    counts: Box<[(u16, u64)]>,
+    counts: Box<[(u16, u32)]>,
 }
 
 #[derive(Debug, Default)]
@@ -33,13 +33,18 @@ struct History {
 }
 
 impl History {
+    /// One that begins now.
+    fn new(totals: Vec<u64>) -> Self {
+        Self { last_of_minute: totals.clone(), last: totals, ..Self::default() }
+    }
+
     /// Takes what has been counted up to a moment.
     fn take(&mut self, now: i64, totals: &[u64]) {
-        push(&mut self.seconds, SECONDS, &mut self.last, now, totals);
-        let is_over = |row: &Row| now.div_euclid(MINUTE_MILLIS) > row.at.div_euclid(MINUTE_MILLIS);
+        push(&mut self.seconds, now - HOUR, &mut self.last, now, totals);
+        let is_over = |row: &Row| now.div_euclid(MINUTE) > row.at.div_euclid(MINUTE);
         let begun = self.minutes.back().is_none_or(is_over);
         if begun {
-            push(&mut self.minutes, MINUTES, &mut self.last_of_minute, now, totals);
+            push(&mut self.minutes, now - DAY, &mut self.last_of_minute, now, totals);
         }
     }
 
@@ -57,21 +62,22 @@ impl History {
     }
 }
 
-/// Adds a row of what has come since the last one, if anything has.
-fn push(rows: &mut VecDeque<Row>, most: usize, last: &mut Vec<u64>, now: i64, totals: &[u64]) {
+/// Adds a row of what has come since the last one, if anything has; those from before `oldest` go.
+fn push(rows: &mut VecDeque<Row>, oldest: i64, last: &mut Vec<u64>, now: i64, totals: &[u64]) {
     last.resize(totals.len(), 0);
     let counts = (0_u16..).zip(totals.iter().zip(&*last));
     // A zone that a reload removes takes its counts along.
     let counts = counts.map(|(number, (now, last))| (number, now.saturating_sub(*last)));
-    let counts: Box<[_]> = counts.filter(|(_, count)| *count > 0).collect();
+    let counts = counts.filter(|(_, count)| *count > 0);
+    let counts = counts.map(|(number, count)| (number, u32::try_from(count).unwrap_or(u32::MAX)));
+    let counts: Box<[_]> = counts.collect();
     last.copy_from_slice(totals);
-    if counts.is_empty() {
-        return;
-    }
-    if rows.len() == most {
+    while rows.front().is_some_and(|row| row.at <= oldest) {
         rows.pop_front();
     }
-    rows.push_back(Row { at: now, counts });
+    if !counts.is_empty() {
+        rows.push_back(Row { at: now, counts });
+    }
 }
 
 static HISTORY: Mutex<Option<History>> = Mutex::new(None);
@@ -84,6 +90,8 @@ fn locked() -> MutexGuard<'static, Option<History>> {
 /// Begins to keep the history of a configuration that counts; one worker does for all.
 pub(crate) fn start(conf: &Rc<WorkerConf>) {
     if conf.is_counted {
+        // What was counted before, for a viewer, did not come in the first second.
+        locked().get_or_insert_with(|| History::new(figures::totals(conf)));
         let conf = Rc::clone(conf);
         Rc::clone(&conf).tasks.keep("history", move || keep(Rc::clone(&conf)));
     }
@@ -97,14 +105,16 @@ async fn keep(conf: Rc<WorkerConf>) {
         faults::point("history");
         tokio::time::sleep(Duration::from_secs(1)).await;
         let totals = figures::totals(&conf);
-        locked().get_or_insert_default().take(turn::unix_millis(), &totals);
+        if let Some(history) = &mut *locked() {
+            history.take(turn::unix_millis(), &totals);
+        }
     }
 }
 
 /// All of it: `seconds` and `minutes`, rows of when each ended and its counts above 0 by column, the latest last; `columns` names
 /// those.
 pub(crate) fn json() -> String {
-    locked().get_or_insert_default().json()
+    locked().as_ref().map_or_else(|| History::default().json(), History::json)
 }
 
 #[cfg(test)]
@@ -118,13 +128,18 @@ mod tests {
             let requests = u64::try_from(second).unwrap() / 2;
             history.take(second * 1000, &[requests, 0]);
         }
-        assert_eq!(history.seconds.len(), 3600);
+        assert_eq!(history.seconds.len(), 1800);
         assert!(history.seconds.iter().all(|row| *row.counts == [(0, 1)]));
-        let sum = |rows: &VecDeque<Row>| rows.iter().map(|row| row.counts[0].1).sum::<u64>();
+        let sum = |rows: &VecDeque<Row>| rows.iter().map(|row| row.counts[0].1).sum::<u32>();
         assert_eq!((history.minutes.len(), sum(&history.minutes)), (122, 3630));
         history.take(8_000_000, &[3649, 0]);
         assert_eq!(history.seconds.back().unwrap().at, 7_298_000, "nothing came");
         history.take(8_001_000, &[1, 9]);
         assert_eq!(*history.seconds.back().unwrap().counts, [(1, 9)], "a zone that has gone");
+        history.take(100_000_000, &[1, 9]);
+        assert_eq!((history.seconds.len(), history.minutes.len()), (0, 1), "older ones go");
+        let mut late = History::new(vec![5]);
+        late.take(1, &[6]);
+        assert_eq!(*late.seconds[0].counts, [(0, 1)], "counted before it began");
     }
 }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "before workers serve")]
 
+use super::given;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 
@@ -20,7 +21,9 @@ pub fn is_detached() -> bool {
 /// It cannot be started, or ended before it was ready; its own message is on standard error.
 pub fn detach() -> Result<(), String> {
     let program = std::env::current_exe().map_err(|problem| problem.to_string())?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    given::hand_file(&mut command);
+    let mut child = command
         .args(std::env::args_os().skip(1))
         .env(MARK, "1")
         .stdin(Stdio::null())

@@ -4,6 +4,7 @@
 //! by signals to each, as with nginx. Both ways hand the sockets over as systemd does: from descriptor 3 on, their
 //! number in `LISTEN_FDS`.
 
+use super::given;
 use super::sockets::{Sockets, copies};
 use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
@@ -140,6 +141,7 @@ pub(super) fn start(
         let child_fd = i32::try_from(FIRST + mappings.len()).map_err(io::Error::other)?;
         mappings.push(FdMapping { parent_fd: theirs.into(), child_fd });
     }
+    given::hand_file(&mut command);
     command
         .args(std::env::args_os().skip(1))
         .env(MARK, mark)

@@ -8,6 +8,7 @@ mod adoption;
 mod cache_manager;
 mod channel;
 pub mod daemon;
+mod given;
 pub mod handover;
 mod limits;
 mod master;
@@ -22,5 +23,6 @@ pub mod sockets;
 mod start;
 pub mod worker;
 
+pub use given::{give_file, given_file};
 pub use master::run;
 pub use start::{is_server, run_server};

@@ -5,7 +5,7 @@
 use super::channel::Channel;
 use super::handover::{LISTEN_VARIABLES, MARK as SUCCESSOR};
 use super::plan::Plan;
-use super::{daemon, limits, rights, server};
+use super::{daemon, given, limits, rights, server};
 use crate::config::load::Request;
 use std::fs::File;
 use std::io;
@@ -58,6 +58,7 @@ pub(super) fn start(plan: &Plan, channel: Channel) -> Result<Child, String> {
     if daemon::is_detached() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
     }
+    given::hand_file(&mut command);
     match &plan.identity {
         Some(identity) => command.env(rights::USER, identity.told()),
         None => command.env_remove(rights::USER),

@@ -21,6 +21,7 @@ pub(crate) mod supervise;
 mod text;
 mod watch;
 
+use crate::output::show;
 use clap::{ArgGroup, Args};
 use plan::Plan;
 use std::fs;
@@ -173,8 +174,7 @@ impl Serve {
             return plan.print();
         }
         if self.explains_sizes {
-            print!("{}", plan.explained_sizes());
-            return Ok(());
+            return show(&plan.explained_sizes());
         }
         match &self.write {
             _ if self.installs => plan.install(),

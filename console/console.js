@@ -5,6 +5,7 @@
 const $ = id => document.getElementById(id);
 const HOUR = 3600, DAY = 86400, ROWS = 200, PURGES = 50, COLOURS = 7, SMOOTH = 10;
 const HITS = ['HIT', 'STALE', 'UPDATING'];
+const NOTE = $('log-note').textContent;
 
 let about = null, stream = null, earlier = null, past = [], latest = null, paused = false, filter = {};
 let charts = null;
@@ -41,6 +42,7 @@ function duration(ms) {
 const millis = ms => ms < 1 ? '<1' : ms < 10 ? ms.toFixed(1) : String(Math.round(ms));
 const clock = at => new Date(at).toLocaleTimeString([], { hour12: false });
 const reason = id => about.reasons[id] || { title: String(id), advice: '', name: '' };
+const hitsOf = answers => HITS.reduce((all, status) => all + (answers[status] || 0), 0);
 const sum = counts => Object.values(counts).reduce((all, count) => all + count, 0);
 
 function state(text, className) {
@@ -139,7 +141,7 @@ function shown(moments, place, smooth) {
   const { times } = difference(moments[place], moments[Math.max(0, place - smooth)]);
   return {
     all: one.requests / one.seconds, misses: sum(one.reasons) / one.seconds,
-    hits: HITS.reduce((sum, status) => sum + (one.answers[status] || 0), 0) / one.seconds,
+    hits: hitsOf(one.answers) / one.seconds,
     p50: percentile(times, .5), p95: percentile(times, .95), p99: percentile(times, .99),
   };
 }
@@ -189,7 +191,7 @@ function thin(now) {
 function show(figures) {
   const span = within(Number($('span').value));
   const answers = span.answers, able = storable(span);
-  const hits = HITS.reduce((all, status) => all + (answers[status] || 0), 0);
+  const hits = hitsOf(answers);
   $('ratio-all').textContent = percent(hits, span.requests);
   $('ratio-all-note').textContent = `${whole.format(hits)} of ${whole.format(span.requests)}, including files and bypassed requests`;
   $('ratio-able').textContent = percent(hits, able);
@@ -292,7 +294,7 @@ function full(tier) {
 
 function showZones(zones) {
   rows('zones', Object.entries(zones).map(([name, zone]) => {
-    const answers = zone.answers, hits = HITS.reduce((all, status) => all + (answers[status] || 0), 0);
+    const answers = zone.answers, hits = hitsOf(answers);
     const evicted = Object.entries(zone.evicted).map(([why, count]) => `${why} ${whole.format(count)}`).join(', ');
     return row(cell(name, 'name'), cell(percent(hits, sum(answers)), 'number'), full(zone.memory), full(zone.disk),
       cell(evicted || 'none'), cell(whole.format(zone.purged), 'number'));
@@ -401,7 +403,7 @@ function applyFilter() {
     reason: $('f-reason').value, status: $('f-status').value.trim(), slow: $('f-slow').value.trim(),
   };
   $('log').tBodies[0].replaceChildren();
-  $('log-note').textContent = 'Above 50 requests per second, this is a sample. Arguments and cookies are not shown.';
+  $('log-note').textContent = NOTE;
   listen();
 }
 

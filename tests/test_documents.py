@@ -1,5 +1,5 @@
 """The documents say what is so: configurations load, commands are taken, links lead somewhere, messages are in the sources."""
-import contextlib, http.server, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, threading, time
+import contextlib, http.server, itertools, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, threading, time
 from handbook import blocks
 from peers import ROOT, YOROZU, Folder, Server, listens, until
 
@@ -189,6 +189,10 @@ def test_each_command_of_yorozu_is_one():
             if '…' in line or any(word.isupper() and len(word) > 2 for word in words):
                 continue
             count += 1
+            # Parsed up to what is no option: nothing is done.
+            parsed = subprocess.run([YOROZU, *itertools.takewhile(lambda word: word not in ('|', '&&', ';'), words), '--no-such-option'], capture_output=True, text=True)
+            if 'invalid option: "--no-such-option"' not in parsed.stderr:
+                refused.append(f'{path.name}: yorozu {line}\n{parsed.stderr}')
             # Others are looked for below /usr/share/nginx, as nginx does.
             assert all(file.startswith('/') for option, file in zip(words, words[1:]) if option in ('-c', '-p')), f'{path.name}: yorozu {line}'
             if 'daemon off;' in words or not set(words) & {'-t', '-T', '-v', '-V', '-h', 'cache', 'purge', 'warm', 'explain', 'acme', 'help', '--help', 'completions', '--directives'}:

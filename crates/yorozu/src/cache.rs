@@ -1,7 +1,7 @@
 //! `yorozu cache`, `yorozu explain` and `yorozu acme`: what a running server says of its cache and its certificates.
 
 use crate::control::{Ask, Control, escape, field, parsed, url};
-use crate::output::{show, table};
+use crate::output::table;
 use clap::Args;
 use serde_json::Value;
 use yorozu_kernel::base::readable::size;
@@ -13,35 +13,35 @@ pub(crate) struct Stat;
 
 impl Ask for Stat {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
-        let text = control.text("GET", "/cache/stat", "")?;
-        if is_json {
-            return show(&text);
-        }
-        let found = parsed(&text)?;
-        let of = |place: &Value, what: &str, most: &str| match place[most].as_u64() {
-            Some(most) => format!("{} of {}", bytes(&place[what]), size(most)),
-            None => bytes(&place[what]),
-        };
-        let zones = found["zones"].as_object().into_iter().flatten();
-        let rows: Vec<_> = zones
-            .map(|(name, zone)| {
-                let (memory, disk) = (&zone["memory"], &zone["disk"]);
-                [
-                    name.clone(),
-                    memory["pages"].to_string(),
-                    of(memory, "bytes", "bytes_max"),
-                    format!("{} of {}", disk["pages"], disk["pages_max"]),
-                    of(disk, "bytes", "bytes_max"),
-                    disk["unwritten"].to_string(),
-                    of(&zone["names"], "bytes", "bytes_max"),
-                    text_of(&disk["path"]),
-                ]
-            })
-            .collect();
-        let heads =
-            ["ZONE", "IN MEMORY", "MEMORY", "ON DISK", "DISK", "UNWRITTEN", "NAMES", "FOLDER"];
-        show(&table(heads, &rows))
+        control.show(("GET", "/cache/stat", ""), is_json, zones)
     }
+}
+
+/// A row for each zone.
+fn zones(text: &str) -> Result<String, String> {
+    let found = parsed(text)?;
+    let of = |place: &Value, what: &str, most: &str| match place[most].as_u64() {
+        Some(most) => format!("{} of {}", bytes(&place[what]), size(most)),
+        None => bytes(&place[what]),
+    };
+    let zones = found["zones"].as_object().into_iter().flatten();
+    let rows: Vec<_> = zones
+        .map(|(name, zone)| {
+            let (memory, disk) = (&zone["memory"], &zone["disk"]);
+            [
+                name.clone(),
+                memory["pages"].to_string(),
+                of(memory, "bytes", "bytes_max"),
+                format!("{} of {}", disk["pages"], disk["pages_max"]),
+                of(disk, "bytes", "bytes_max"),
+                disk["unwritten"].to_string(),
+                of(&zone["names"], "bytes", "bytes_max"),
+                text_of(&disk["path"]),
+            ]
+        })
+        .collect();
+    let heads = ["ZONE", "IN MEMORY", "MEMORY", "ON DISK", "DISK", "UNWRITTEN", "NAMES", "FOLDER"];
+    Ok(table(heads, &rows))
 }
 
 /// Stored pages, and which of them are wanted.
@@ -69,10 +69,13 @@ impl List {
 
 impl Ask for List {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
-        let text = control.text("GET", &self.target(), "")?;
-        if is_json {
-            return show(&text);
-        }
+        control.show(("GET", &self.target(), ""), is_json, |text| self.shown(text))
+    }
+}
+
+impl List {
+    /// A row for each page.
+    fn shown(&self, text: &str) -> Result<String, String> {
         let (mut rows, mut is_whole) = (Vec::new(), true);
         for line in text.lines() {
             let page = parsed(line)?;
@@ -84,11 +87,10 @@ impl Ask for List {
             let (zone, key) = (text_of(&page["zone"]), text_of(&page["key"]));
             rows.push([zone, state, page["status"].to_string(), bytes(&page["bytes"]), key]);
         }
-        show(&table(["ZONE", "STATE", "STATUS", "SIZE", "KEY"], &rows))?;
         if !is_whole {
             eprintln!("yorozu: the first {} are shown; ask for more with --limit", self.limit);
         }
-        Ok(())
+        Ok(table(["ZONE", "STATE", "STATUS", "SIZE", "KEY"], &rows))
     }
 }
 
@@ -109,14 +111,11 @@ pub(crate) struct Explain {
 impl Ask for Explain {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
         let head = control::head(&self.url, &self.method, &self.fields.concat())?;
-        let text = control.text("POST", "/cache/explain", &head)?;
-        if is_json {
-            return show(&text);
-        }
-        let rows = parsed(&text)?;
-        let rows = rows.as_array().into_iter().flatten();
-        let lines = rows.map(|row| format!("{:<10} {}\n", text_of(&row[0]), text_of(&row[1])));
-        show(&lines.collect::<String>())
+        control.show(("POST", "/cache/explain", &head), is_json, |text| {
+            let rows = parsed(text)?;
+            let rows = rows.as_array().into_iter().flatten();
+            Ok(rows.map(|row| format!("{:<10} {}\n", text_of(&row[0]), text_of(&row[1]))).collect())
+        })
     }
 }
 
@@ -126,34 +125,35 @@ pub(crate) struct Certificates;
 
 impl Ask for Certificates {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
-        let text = control.text("GET", "/acme/status", "")?;
-        if is_json {
-            return show(&text);
-        }
-        let found = parsed(&text)?;
-        let or = |value: &Value, other: &str| value.as_str().unwrap_or(other).to_owned();
-        let rows: Vec<_> = found
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|it| {
-                let names: Vec<_> = it["names"].as_array().into_iter().flatten().collect();
-                [
-                    names.into_iter().map(text_of).collect::<Vec<_>>().join(","),
-                    text_of(&it["state"]),
-                    or(&it["expires"], "-"),
-                    text_of(&it["next"]),
-                    text_of(&it["issuer"]),
-                    or(&it["error"], "-"),
-                ]
-            })
-            .collect();
-        if rows.is_empty() {
-            eprintln!("yorozu: no \"acme_certificate\" in the configuration");
-            return Ok(());
-        }
-        show(&table(["NAMES", "STATE", "EXPIRES", "NEXT", "ISSUER", "LAST ERROR"], &rows))
+        control.show(("GET", "/acme/status", ""), is_json, certificates)
     }
+}
+
+/// A row for each certificate.
+fn certificates(text: &str) -> Result<String, String> {
+    let found = parsed(text)?;
+    let or = |value: &Value, other: &str| value.as_str().unwrap_or(other).to_owned();
+    let rows: Vec<_> = found
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|it| {
+            let names: Vec<_> = it["names"].as_array().into_iter().flatten().collect();
+            [
+                names.into_iter().map(text_of).collect::<Vec<_>>().join(","),
+                text_of(&it["state"]),
+                or(&it["expires"], "-"),
+                text_of(&it["next"]),
+                text_of(&it["issuer"]),
+                or(&it["error"], "-"),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        eprintln!("yorozu: no \"acme_certificate\" in the configuration");
+        return Ok(String::new());
+    }
+    Ok(table(["NAMES", "STATE", "EXPIRES", "NEXT", "ISSUER", "LAST ERROR"], &rows))
 }
 
 fn bytes(value: &Value) -> String {

@@ -141,7 +141,6 @@ pub(crate) enum Command {
     /// Print completions for a shell
     Completions { shell: Shell },
     /// Write the manual pages to a folder
-    #[command(hide = true)]
     Man { folder: PathBuf },
 }
 
@@ -214,16 +213,21 @@ pub(crate) fn description() -> clap::Command {
         help.action(ArgAction::Help).global(true).help("Print help (also -?); --help prints more");
     let mut all = Options::command().disable_help_flag(true).arg(help);
     for (path, examples) in generate::EXAMPLES {
-        let text = generate::examples(examples);
-        all = path.iter().rev().fold(
-            Box::new(|command: clap::Command| command.after_long_help(text))
-                as Box<dyn FnOnce(_) -> _>,
-            |inner, name| {
-                Box::new(move |command: clap::Command| command.mut_subcommand(*name, inner))
-            },
-        )(all);
+        all = with_help(all, path, generate::examples(examples));
     }
     all
+}
+
+/// Adds to what `--help` prints of the command with these names.
+fn with_help(
+    command: clap::Command,
+    names: &'static [&'static str],
+    text: String,
+) -> clap::Command {
+    match names {
+        [] => command.after_long_help(text),
+        [first, rest @ ..] => command.mut_subcommand(first, |inner| with_help(inner, rest, text)),
+    }
 }
 
 impl Options {

@@ -1,5 +1,6 @@
 //! The control socket of a running server, and what commands ask it have in common.
 
+use crate::output::show;
 use clap::Args;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -56,6 +57,20 @@ impl Control {
     pub(crate) fn text(&self, method: &str, target: &str, content: &str) -> Result<String, String> {
         let content = self.ask(method, target, content)?;
         Ok(String::from_utf8_lossy(&content).into_owned())
+    }
+
+    /// Asks, and prints the answer: as it is, or as people read it.
+    ///
+    /// # Errors
+    /// As those of [`Self::ask`]; it is not as expected, or cannot be printed.
+    pub(crate) fn show(
+        &self,
+        (method, target, content): (&str, &str, &str),
+        is_json: bool,
+        shown: impl FnOnce(&str) -> Result<String, String>,
+    ) -> Result<(), String> {
+        let text = self.text(method, target, content)?;
+        show(&if is_json { text } else { shown(&text)? })
     }
 
     /// Asks for what has no end; its content from here on.

@@ -1,7 +1,7 @@
 //! `yorozu purge`: removes stored pages of the running server.
 
 use crate::control::{Ask, Control, parsed};
-use crate::output::{show, table};
+use crate::output::table;
 use crate::warm::Warm;
 use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
@@ -63,8 +63,9 @@ impl Purge {
 
 impl Ask for Purge {
     fn run(&self, control: &Control, is_json: bool) -> Result<(), String> {
-        let text = control.text("POST", "/cache/purge", &self.content())?;
-        show(&if is_json { text } else { shown(&parsed(&text)?) })?;
+        control.show(("POST", "/cache/purge", &self.content()), is_json, |text| {
+            Ok(shown(&parsed(text)?))
+        })?;
         match self.warm.is_empty() {
             true => Ok(()),
             false => Warm::of(self.warm.clone()).run(control, is_json),

@@ -122,6 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_counts_in_each_second_and_minute_are_less_than_2_mb() {
+        let row = size_of::<Row>() + figures::columns().len() * size_of::<(u16, u32)>();
+        assert!((HOUR / 1000 + DAY / MINUTE) as usize * row < 2 << 20, "{row}");
+    }
+
+    #[test]
     fn seconds_and_minutes_have_what_came_in_them_and_no_more_are_kept_than_their_number() {
         let mut history = History::default();
         for second in 0..7300_i64 {

@@ -436,6 +436,10 @@ def test_warm(site):
     assert '1 not stored, 1 failed' in problem and '/nothing-here/: status 404' in problem, problem
     site.script('no.xml', '<html></html>')
     assert 'not a sitemap: <html>' in site.yorozu('warm', site.url + '/no.xml', is_failing=True)
+    # What a page of the site says is no order to the terminal, and no line of its own.
+    site.script('bad.xml', '<urlset><url><loc>http://a/p&#27;]0;T&#7;&#10;forged</loc></url></urlset>'.replace('&#27;', '\x1b'))
+    said = site.yorozu('warm', site.url + '/bad.xml', is_failing=True)
+    assert '\x1b' not in said and len(said.splitlines()) == 1 and '\\u{' in said, ascii(said)
 
 
 # --- the server away, an import, WP-CLI ----------------------------------------------------------

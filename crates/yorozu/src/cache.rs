@@ -1,6 +1,6 @@
 //! `yorozu cache`, `yorozu explain` and `yorozu acme`: what a running server says of its cache and its certificates.
 
-use crate::control::{Ask, Control, escape, field, parsed, url};
+use crate::control::{Ask, Control, escape, field, method, parsed, url};
 use crate::output::table;
 use clap::Args;
 use serde_json::Value;
@@ -101,7 +101,7 @@ pub(crate) struct Explain {
     #[arg(value_parser = url)]
     url: String,
     /// Method of the request
-    #[arg(short = 'X', long, default_value = "GET")]
+    #[arg(short = 'X', long, default_value = "GET", value_parser = method)]
     method: String,
     /// Header of the request, such as 'Cookie: name=value'; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]

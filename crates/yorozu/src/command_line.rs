@@ -408,6 +408,14 @@ pub(crate) mod tests {
             ),
             (&["--"], "invalid option: \"-\". See \"yorozu --help\""),
             (&["--c"], "invalid option: \"--c\". See \"yorozu --help\""),
+            (
+                &["explain", "\u{1b}[31m\nx"],
+                "invalid URL \"\\u{1b}[31m\\u{a}x\", expected http://HOST/PATH or https://HOST/PATH. See \"yorozu explain --help\"",
+            ),
+            (
+                &["explain", "-X", "GET /b", "http://h/"],
+                "invalid method \"GET /b\", expected one like GET. See \"yorozu explain --help\"",
+            ),
             (&["warm"], "\"warm\" needs <URL>. See \"yorozu warm --help\""),
             (
                 &["completions", "foo"],

@@ -119,6 +119,14 @@ pub(crate) fn url(text: &str) -> Result<String, String> {
     control::head(text, "GET", "").map(|_| text.to_owned())
 }
 
+/// A method.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn method(text: &str) -> Result<String, String> {
+    control::head("http://localhost/", text, "").map(|_| text.to_owned())
+}
+
 /// The line of a header.
 ///
 /// # Errors

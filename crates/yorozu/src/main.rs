@@ -20,6 +20,7 @@ use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
+use yorozu_kernel::base::readable::harmless;
 use yorozu_server::config::load::{Faults, Kept, Loaded, Request, check, load};
 use yorozu_server::config::{findings_of, reads};
 use yorozu_server::process::{self, daemon, handover, pid, sockets};
@@ -92,7 +93,8 @@ fn refuse(problem: &clap::Error, args: &[std::ffi::OsString]) -> ExitCode {
 
 fn complain(level: &str, problem: &str) {
     if !problem.is_empty() {
-        eprintln!("yorozu: {level}{problem}");
+        // It may quote what a server or a page said.
+        eprintln!("yorozu: {level}{}", harmless(problem));
     }
     if problem.starts_with("host not found in upstream") {
         eprintln!(

@@ -4,6 +4,7 @@ use crate::command_line::description;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::OsString;
+use yorozu_kernel::base::readable::harmless;
 
 /// What clap found wrong.
 struct Wrong<'a>(&'a clap::Error);
@@ -109,7 +110,7 @@ impl Wrong<'_> {
 /// The line for arguments that were refused, and where help is.
 pub(crate) fn said(problem: &clap::Error, args: &[OsString]) -> String {
     let command = command_of(args);
-    let said = Wrong(problem).said(&command);
+    let said = harmless(&Wrong(problem).said(&command));
     let space = if command.is_empty() { "" } else { " " };
     let end = if said.ends_with('?') { "" } else { "." };
     format!("{said}{end} See \"yorozu{space}{command} --help\"")

@@ -11,6 +11,7 @@ use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use yorozu_kernel::base::readable::harmless;
 use yorozu_server::control;
 
 /// Pages made at once where nothing else is said: few enough for PHP to have time for visitors.
@@ -300,7 +301,7 @@ impl Progress {
             Err(problem) => {
                 counts.failed += 1;
                 let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
-                eprintln!("{clear}{url}: {problem}");
+                eprintln!("{clear}{}", harmless(&format!("{url}: {problem}")));
             }
         }
         if self.is_terminal {

@@ -13,7 +13,7 @@ use yorozu_connection::head::{self, Bounds, Received};
 use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step};
 use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, eligibility, storing};
 use yorozu_gateway::protocol;
-use yorozu_http::field::{Name, Value};
+use yorozu_http::field::{Name, Value, is_token};
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::config::servers::{ListenAddress, Socket};
@@ -116,10 +116,13 @@ fn location(asked: &Exchange) -> String {
 /// A request for a URL: `SCHEME PORT`, a line end, and its head; `fields` are lines.
 ///
 /// # Errors
-/// It is no URL.
+/// It is no URL, or no method.
 pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
     let expected =
         || format!("invalid URL \"{url}\", expected http://HOST/PATH or https://HOST/PATH");
+    if !is_token(method.as_bytes()) {
+        return Err(format!("invalid method \"{method}\", expected one like GET"));
+    }
     let (scheme, rest) = url.split_once("://").ok_or_else(expected)?;
     let default = match scheme {
         "http" => 80,

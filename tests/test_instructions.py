@@ -178,7 +178,9 @@ class Counted(Server):
             # An instruction that copies thousands of bytes would count as thousands.
             'env', 'GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=268435456',
             'valgrind', '--tool=callgrind', '--separate-threads=yes', f'--callgrind-out-file={self.counts}',
-            f'--vgdb-prefix={folder}/vgdb'])
+            f'--vgdb-prefix={folder}/vgdb',
+            # The clock asks for this each second, no request does: the slower the machine, the more of it would be in a round.
+            '--toggle-collect=yorozu_server::live::history::keep*', '--collect-atstart=yes'])
 
     def dumps(self):
         return self.counts.parent.glob('counts.*')

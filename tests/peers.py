@@ -340,6 +340,19 @@ def children(pid):
     return found
 
 
+def command_of(pid):
+    """The name and arguments of a process, each ended by a NUL; nothing once it has ended."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f'/proc/{pid}/cmdline').read_text()
+    return ''
+
+
+def is_running(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    return False
+
+
 def below(pid):
     """A process, and all below it that have not ended."""
     found = [pid]

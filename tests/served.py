@@ -1,6 +1,6 @@
 """`yorozu serve` of a folder, for the tests."""
 import contextlib, os, pathlib, subprocess
-from peers import SECONDS, YOROZU, free_port, until
+from peers import SECONDS, YOROZU, command_of, free_port, until
 
 
 class Served:
@@ -36,5 +36,4 @@ class Served:
         return found
 
     def fpm(self):
-        names = {pid: pathlib.Path(f'/proc/{pid}/cmdline').read_text() for pid in self.children()}
-        return next(pid for pid, name in names.items() if 'php-fpm: master' in name)
+        return next(pid for pid in self.children() if 'php-fpm: master' in command_of(pid))

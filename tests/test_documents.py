@@ -1,7 +1,7 @@
 """The documents say what is so: configurations load, commands are taken, links lead somewhere, messages are in the sources."""
 import contextlib, http.server, itertools, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, threading, time
 from handbook import blocks
-from peers import ROOT, YOROZU, Folder, Server, listens, until
+from peers import ROOT, YOROZU, Folder, Server, is_running, listens, until
 
 README = ROOT / 'README.md'
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
@@ -325,7 +325,7 @@ def test_a_new_binary_takes_over_as_the_document_says():
                 new = file.read_text().strip() if file.exists() else old
                 if new not in ('', old):
                     os.kill(int(new), signal.SIGTERM)
-                    until('its end', lambda: not pathlib.Path(f'/proc/{new}').exists() or ' Z ' in pathlib.Path(f'/proc/{new}/stat').read_text())
+                    until('its end', lambda: not is_running(new))
 
 
 def test_make_knows_each_target():

@@ -2,7 +2,7 @@
 import concurrent.futures, os, pathlib, pwd, re, shlex, shutil, signal, subprocess, sys
 import pytest
 from issuer import Issuer, is_issued
-from peers import SECONDS, YOROZU, Folder, equal, free_port, get, listens, until
+from peers import SECONDS, YOROZU, Folder, command_of, equal, free_port, get, is_running, listens, until
 from served import Served
 
 PAGE = '<?php echo "page ", $_SERVER["REQUEST_URI"], " by ", basename($_SERVER["SCRIPT_FILENAME"]), " path ", $_SERVER["PATH_INFO"] ?? "";'
@@ -124,7 +124,7 @@ def site_of(base, files):
 
 
 def is_gone(pids):
-    return not any(pathlib.Path(f'/proc/{pid}').exists() and ' Z ' not in pathlib.Path(f'/proc/{pid}/stat').read_text() for pid in pids)
+    return not any(map(is_running, pids))
 
 
 @pytest.mark.parametrize('name', APPLICATIONS)
@@ -175,7 +175,7 @@ def test_what_dies_is_started_again_and_a_signal_ends_all(base):
 
 def test_the_server_goes_on_while_its_master_is_started_again(base):
     with Served(base, site_of(base, {'index.php': PAGE})) as served:
-        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
+        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in command_of(pid))
         server, *_ = served.children(master)
         os.kill(master, signal.SIGKILL)
         while 'the server is started again' not in served.told():
@@ -258,7 +258,7 @@ def test_the_console_is_this_machines_and_asks_for_its_token(base):
         address, token = re.search(rf'its console is at http://localhost:{served.port}(/\S+)#token=(\S+)', served.told()).groups()
         page = lambda path, **fields: get(served.port, address + path, **fields)
         equal((page('').status, page('figures').status, page('figures', Authorization=f'Bearer {token}').status), (200, 403, 200))
-        assert token not in ' '.join(pathlib.Path(f'/proc/{pid}/cmdline').read_text() for pid in served.children())
+        assert token not in ' '.join(command_of(pid) for pid in served.children())
     with Served(base, site, '--listen', f'0.0.0.0:{free_port()}') as served:
         assert 'console' not in served.told()
 
@@ -291,7 +291,7 @@ def test_a_server_that_lost_its_master_outlives_a_start_that_fails(base):
     subprocess.run([YOROZU, 'serve', site, '--write', written, '--port', str(port)], check=True, capture_output=True, env=environment)
     whole = (written / 'nginx.conf').read_text()
     with Served(base, site) as served:
-        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
+        master = next(pid for pid in served.children(served.process.pid) if 'daemon off' in command_of(pid))
         (written / 'nginx.conf').write_text(whole + 'nonsense;')
         os.kill(master, signal.SIGKILL)
         until('a start that fails', lambda: served.told().count('the server ended') > 1, told=served.told)

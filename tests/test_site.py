@@ -3,7 +3,7 @@ import base64, errno, gzip, hashlib, itertools, json, os, pathlib, re, shutil, s
 import zlib
 import pytest
 from browser import Browser
-from peers import ROOT, YOROZU, equal, until
+from peers import ROOT, YOROZU, command_of, equal, until
 from wordpress import Site, log_in
 
 SITE = dict(YOROZU_TLS='1')
@@ -620,8 +620,7 @@ def test_a_killed_run_is_warm_at_its_next_start(site):
         equal(site.get('/a-quiet-machine/').cache, 'HIT')
     for name, pid in zip(names, pids):
         # Whose number its parent has not asked for has ended, too.
-        command = pathlib.Path(f'/proc/{pid}/cmdline')
-        assert not command.exists() or not command.read_bytes(), f'{name} of the killed run is left'
+        assert not command_of(pid), f'{name} of the killed run is left'
 
 
 def test_changes_of_the_owner_are_kept(site):

@@ -1,6 +1,6 @@
 """The real WordPress of `make run`, for tests."""
 import fcntl, http.client, os, pathlib, re, shutil, signal, subprocess, tempfile, time, urllib.parse
-from peers import ROOT, YOROZU, equal, free_port, until
+from peers import ROOT, YOROZU, command_of, equal, free_port, until
 
 # Runs a command where no name of this machine is known, as far as that is allowed.
 NAMELESS = ['unshare', '-m', 'sh', '-c', 'mount --bind /dev/null /etc/hosts; exec "$@"', 'sh'] if os.geteuid() == 0 else []
@@ -133,7 +133,7 @@ class Site:
             return int((self.served / 'pid').read_text())
         if name == 'php-fpm':
             of_serve = (int(pid) for pid in subprocess.check_output(['pgrep', '-P', str(self.pid('yorozu'))], text=True).split())
-            return next(pid for pid in of_serve if 'php-fpm: master' in pathlib.Path(f'/proc/{pid}/cmdline').read_text())
+            return next(pid for pid in of_serve if 'php-fpm: master' in command_of(pid))
         return int((self.folder / f'{name}.pid').read_text())
 
     def supervisor(self):

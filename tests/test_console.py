@@ -641,7 +641,7 @@ def test_the_page_shows_what_came_before_it_and_a_page_by_its_link_in_a_browser(
         def counted(rows, *name):
             history = json.loads(ask(server, '/console/history').text)
             return sum(count for _, counts in history[rows] for column, count in counts if history['columns'][column] == [*name])
-        until('the second', lambda: counted('seconds', 'answers', 'HIT') == 2)
+        until('the seconds', lambda: (counted('seconds', 'requests'), counted('seconds', 'answers', 'HIT')) == (4, 2))
         assert counted('minutes', 'requests') > 0, 'the minute'
         url = f'http://localhost:{server.port}/a'
         chromium.open(f'http://localhost:{server.port}/console/#' + urllib.parse.urlencode({'url': url}))

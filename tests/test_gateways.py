@@ -584,7 +584,8 @@ def test_a_name_that_is_not_there_yet_keeps_no_other_site_from_its_start():
             paths = '/group/', '/name/'
             equal([get(server.port, path).status for path in ('/other', *paths)], [200, 502, 502])
             for name in 'later-one.invalid', 'later-two.invalid':
-                assert f'host not found in upstream "{name}:{port}": its requests are answered with 502' in server.log(), server.log()
+                text = f'host not found in upstream "{name}:{port}": its requests are answered with 502'
+                until(f'what is said of {name}', lambda: text in server.log(), told=server.log)
             # In place: it is the file that is mounted.
             with hosts.open('a') as file:
                 file.write('127.0.0.1 later-one.invalid later-two.invalid\n')
